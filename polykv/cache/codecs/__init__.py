@@ -1,0 +1,70 @@
+"""The tiers: one `Codec` per name, and the parser of `--kv K/V`.
+
+Constants come from `data/tables`; what the constants mean is in `polykv.types.Codec` and docs/FORMATS.md.
+"""
+
+from __future__ import annotations
+
+from polykv.cache.codecs.lloyd_max import turbo3
+from polykv.cache.codecs.plain import f16, f32
+from polykv.cache.codecs.scalar import q4_0, q8_0
+from polykv.config import Tier
+from polykv.errors import ConfigError
+from polykv.types import Codec
+
+# f32 is for tests and for measuring what compression costs; it is legal but not listed among the tiers to choose.
+CODECS: dict[str, Codec] = {c.name: c for c in (f32(), f16(), q8_0(), q4_0(), turbo3())}
+
+
+def codec(name: str) -> Codec:
+    """The codec called `name`.
+
+    >>> codec("q8_0").block_bytes
+    34
+    """
+    if name not in CODECS:
+        raise ConfigError(f"unknown K/V type {name!r}; known: {', '.join(CODECS)}")
+    return CODECS[name]
+
+
+def parse_tier(text: str) -> Tier:
+    """`K/V`, or one name for both.
+
+    >>> str(parse_tier("q8_0/turbo3")), str(parse_tier("f16"))
+    ('q8_0/turbo3', 'f16/f16')
+    """
+    k, _, v = text.partition("/")
+    return Tier(codec(k), codec(v or k))
+
+
+def parse_tiers(text: str, n_layers: int) -> tuple[Tier, ...]:
+    """One tier per layer from `TIER[,LAYERS=TIER...]`; LAYERS is `i`, `i-j`, or `-n` for the last n layers.
+
+    >>> [str(t) for t in parse_tiers("q8_0/turbo3,0=f16,-1=q8_0", 3)]
+    ['f16/f16', 'q8_0/turbo3', 'q8_0/q8_0']
+
+    Raises ConfigError for an unknown type or a layer that the model does not have.
+    """
+    first, *overrides = [p.strip() for p in text.split(",")]
+    tiers = [parse_tier(first)] * n_layers
+    for item in overrides:
+        where, eq, name = item.partition("=")
+        if not eq:
+            raise ConfigError(f"--kv: {item!r} is not LAYERS=TIER")
+        for i in _layers(where.strip(), n_layers):
+            tiers[i] = parse_tier(name.strip())
+    return tuple(tiers)
+
+
+def _layers(where: str, n_layers: int) -> range:
+    try:
+        if where.startswith("-"):
+            lo, hi = n_layers - int(where[1:]), n_layers - 1
+        else:
+            a, dash, b = where.partition("-")
+            lo, hi = int(a), int(b) if dash else int(a)
+    except ValueError:
+        raise ConfigError(f"--kv: {where!r} is not a layer, a range i-j, or -n") from None
+    if not 0 <= lo <= hi < n_layers:
+        raise ConfigError(f"--kv: layers {where!r} are outside 0..{n_layers - 1}")
+    return range(lo, hi + 1)

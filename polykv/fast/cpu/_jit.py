@@ -1,0 +1,116 @@
+"""How CPU kernels are compiled and where the machine code is kept.
+
+`kernel` is numba's `njit` with a disk cache whose key is a hash of the file that holds the kernel and of all files of
+this package that it imports: numba's own cache looks at one file's date and so misses an edit of a helper in another
+file. The cache lives in the user's cache directory; when that cannot be written, kernels are compiled in memory and
+`cache_state()` says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numba
+import platformdirs
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
+
+
+_IMPORT = re.compile(r"^\s*(?:from polykv\.fast\.cpu\.(\w+) import|from polykv\.fast\.cpu import (\w+))", re.M)
+
+
+@cache
+def sources(path: Path) -> tuple[Path, ...]:
+    """The file and every file of this package that it imports, directly or not."""
+    found, todo = [path], [path]
+    while todo:
+        for match in _IMPORT.finditer(todo.pop().read_text()):
+            other = path.parent / f"{match[1] or match[2]}.py"
+            if other.is_file() and other not in found:
+                found.append(other)
+                todo.append(other)
+    return tuple(sorted(found))
+
+
+@cache
+def source_hash(path: Path) -> str:
+    """Hash of the sources that decide the machine code of the kernels in `path`, and of the numba version."""
+    h = hashlib.blake2b(numba.__version__.encode(), digest_size=12)
+    for source in sources(path):
+        h.update(source.name.encode() + source.read_bytes())
+    return h.hexdigest()
+
+
+@cache
+def cache_dir() -> Path | None:
+    """Directory of compiled kernels; None when it neither exists nor can be made."""
+    path = Path(platformdirs.user_cache_dir("polykv")) / "kernels"
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            return path
+    except OSError:
+        # A read-only directory that an earlier run filled still serves as a source of compiled kernels.
+        return path if path.is_dir() and os.access(path, os.R_OK) else None
+
+
+def cache_state() -> str:
+    """One sentence for `doctor` and reports."""
+    path = cache_dir()
+    if path is None:
+        return "no writable cache directory: kernels are compiled anew in every process"
+    if not os.access(path, os.W_OK):
+        return f"{path} (read-only: kernels missing there are compiled in memory)"
+    return str(path)
+
+
+class _Locator(_CacheLocator):  # type: ignore[misc]
+    """Tells numba where the index and machine code of a function live."""
+
+    def __init__(self, py_file: str) -> None:
+        self._stamp = source_hash(Path(py_file))
+        self._path = cache_dir()
+
+    def get_cache_path(self) -> str:
+        return f"{self._path}/{self._stamp}"
+
+    def get_source_stamp(self) -> str:
+        return self._stamp
+
+    def get_disambiguator(self) -> str:
+        return "0"
+
+    @classmethod
+    def from_function(cls, py_func: Callable[..., Any], py_file: str) -> _Locator | None:
+        return cls(py_file) if cache_dir() is not None else None
+
+
+class _Impl(CompileResultCacheImpl):  # type: ignore[misc]
+    _locator_classes = [_Locator]  # noqa: RUF012 - numba reads this class attribute
+
+
+class _Cache(FunctionCache):  # type: ignore[misc]
+    _impl_class = _Impl
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        path = cache_dir()
+        if path is not None and os.access(path, os.W_OK):
+            super().save_overload(sig, data)
+
+
+def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Decorator: `njit(nogil=True, error_model="numpy", **options)` with the cache above."""
+
+    def wrap(fn: Callable[..., Any]) -> Any:
+        dispatcher = numba.njit(nogil=True, error_model="numpy", **options)(fn)
+        if cache_dir() is not None:
+            dispatcher._cache = _Cache(fn)
+        return dispatcher
+
+    return wrap

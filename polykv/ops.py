@@ -1,0 +1,253 @@
+"""The seam: every operation that a model or the cache needs, once.
+
+A backend is a package that has a function for each method of `Ops`, with the same signature:
+
+    ref    polykv.ref         NumPy; defines the meaning; runs whole models, slowly
+    cpu    polykv.fast.cpu    numba
+
+`load(name)` binds one backend and counts calls. Operations are plain functions of arrays and numbers: no hidden state,
+no random numbers, float32 unless said otherwise, C-contiguous. `out` receives the result when given and is returned.
+Operations never keep a reference to an argument.
+
+Agreement classes (how a fast twin is compared with `ref`, see `AGREEMENT`):
+    EXACT  equal bytes or integers
+    ULP    relative error of a few float32 roundings
+    RATIO  RMS error relative to RMS of the float64 result
+    COST   codes may differ where two are equally good; the squared error may not be worse
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections import Counter
+from enum import Enum
+from types import ModuleType
+from typing import Any, Protocol, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from polykv.errors import ConfigError
+from polykv.types import (
+    F32,
+    I32,
+    U8,
+    Activations,
+    Angles,
+    AttentionWeights,
+    Codec,
+    Glu,
+    HeadWeights,
+    KVArena,
+    LayerKV,
+    MlpWeights,
+    QuantTensor,
+    Segments,
+    Slots,
+)
+
+BACKENDS = ("ref", "cpu")
+
+
+class Agreement(Enum):
+    """How two backends must agree; the number is the tolerance used by the equivalence suite."""
+
+    EXACT = 0.0
+    ULP = 2e-6
+    RATIO = 1e-4
+    COST = 1e-6
+
+
+class Ops(Protocol):
+    """Signatures, shapes and meaning of all operations. Letters: see `polykv.types`."""
+
+    # -- weights -----------------------------------------------------------------------------------------------
+    def dequantize(self, w: QuantTensor, rows: I32 | None = None, *, out: F32 | None = None) -> F32:
+        """The given rows of W (all when None) as float32 [n, cols]."""
+        ...
+
+    def linear(self, x: F32, w: QuantTensor, *, activations: Activations, out: F32 | None = None) -> F32:
+        """y [R, rows] = x [R, cols] @ W.T. Row r of y depends on row r of x only, bit for bit, in any batch."""
+        ...
+
+    # -- elementwise -------------------------------------------------------------------------------------------
+    def rms_norm(self, x: F32, weight: F32, eps: float, *, out: F32 | None = None) -> F32:
+        """x / sqrt(mean(x^2) + eps) * weight over the last axis; any leading shape."""
+        ...
+
+    def rope(self, x: F32, angles: Angles, *, out: F32 | None = None) -> F32:
+        """Rotate the first n_rot dims of x [R, H, D] by the rows' angles; the other dims pass."""
+        ...
+
+    def glu(self, gate: F32, up: F32, kind: Glu, *, out: F32 | None = None) -> F32:
+        """act(gate) * up, [R, F]."""
+        ...
+
+    def fwht(self, x: F32, signs1: F32, signs2: F32, *, inverse: bool = False, out: F32 | None = None) -> F32:
+        """y = signs2 * H(x * signs1) / sqrt(g) on consecutive groups of g = len(signs1) values of the last axis
+        (inverse: x = signs1 * H(y * signs2) / sqrt(g)); H is the Sylvester-ordered Hadamard matrix."""
+        ...
+
+    # -- codecs ------------------------------------------------------------------------------------------------
+    def encode(self, codec: Codec, x: F32, *, out: U8 | None = None) -> U8:
+        """Exchange layout [..., exchange_bytes(D)] of vectors x [..., D]. Values are clamped to what the scale type
+        can hold: finite input never gives an infinite scale."""
+        ...
+
+    def decode(self, codec: Codec, blocks: U8, head_dim: int, *, out: F32 | None = None) -> F32:
+        """Vectors [..., head_dim] in true (unrotated) space of exchange blocks [..., exchange_bytes(D)]."""
+        ...
+
+    # -- cache storage -----------------------------------------------------------------------------------------
+    def kv_alloc(self, codec: Codec, n_blocks: int, n_kv: int, head_dim: int, block_size: int) -> KVArena:
+        """Zeroed arrays for n_blocks blocks in the backend's resident layout."""
+        ...
+
+    def kv_append(self, arena: KVArena, x: F32, slots: Slots) -> None:
+        """Encode x [R, n_kv, D] into the cells `slots`. Codes equal those of `encode`."""
+        ...
+
+    def kv_read(self, arena: KVArena, blocks: I32) -> F32:
+        """Decoded true-space values [n, block_size, n_kv, D] of whole blocks."""
+        ...
+
+    def kv_pack(self, arena: KVArena, blocks: I32) -> U8:
+        """Exchange layout [n, block_size, n_kv, exchange_bytes(D)] of whole blocks."""
+        ...
+
+    def kv_unpack(self, arena: KVArena, blocks: I32, data: U8) -> None:
+        """Store exchange data [n, block_size, n_kv, exchange_bytes(D)] into whole blocks; inverse of `kv_pack`."""
+        ...
+
+    # -- attention ---------------------------------------------------------------------------------------------
+    def attend(
+        self,
+        q: F32,
+        segments: Segments,
+        kv: LayerKV,
+        *,
+        scale: float,
+        window: int = 0,
+        softcap: float = 0.0,
+        out: F32 | None = None,
+    ) -> tuple[F32, F32]:
+        """Softmax attention of q [R, H, D] over the segments' codes: out [R, H, D] in true space, lse [R, H].
+
+        Row r at position p sees cells at positions <= p, and > p - window when window > 0. Rows that see nothing get
+        out = 0 and lse = -inf. The result of a row does not depend on how its keys are cut into segments (at block
+        boundaries) nor on the other rows, bit for bit.
+        """
+        ...
+
+    def merge(self, outs: F32, lses: F32, *, out: F32 | None = None) -> tuple[F32, F32]:
+        """Combine partial results over disjoint key sets: outs [S, R, H, D], lses [S, R, H] -> [R, H, D], [R, H]."""
+        ...
+
+    # -- choosing tokens ---------------------------------------------------------------------------------------
+    def penalize(self, logits: F32, recent: list[I32], penalty: F32, *, out: F32 | None = None) -> F32:
+        """Repetition penalty: logits [R, V] of the ids in recent[r] are divided by penalty[r] when positive,
+        multiplied when negative."""
+        ...
+
+    def sample(
+        self, logits: F32, temperature: F32, top_k: I32, top_p: F32, min_p: F32, u: npt.NDArray[np.float64]
+    ) -> I32:
+        """One token id per row of logits [R, V]. temperature 0 = argmax (lowest id on ties). Else, in this order:
+        top_k (0 = off), top_p (1 = off), min_p (0 = off), temperature, then the inverse CDF at u in [0, 1) over
+        candidates sorted by descending logit, then ascending id; float64 inside."""
+        ...
+
+    # -- composites: defined by `ref` as compositions of the above, fused by fast backends ----------------------
+    def embed(self, w: QuantTensor, ids: I32, scale: float) -> F32:
+        """Rows `ids` of the embedding matrix times scale, [R, E]."""
+        ...
+
+    def attention_block(
+        self,
+        h: F32,
+        w: AttentionWeights,
+        kv: LayerKV,
+        angles: Angles,
+        segments: Segments,
+        slots: Slots,
+        *,
+        activations: Activations,
+    ) -> None:
+        """h [R, E] += post_norm(Wo attend(rope(norm(q)), ...)) in place, after writing the rows' K and V to `slots`."""
+        ...
+
+    def mlp_block(self, h: F32, w: MlpWeights, *, activations: Activations) -> None:
+        """h [R, E] += post_norm(Wdown glu(Wgate m, Wup m)), m = norm(h), in place."""
+        ...
+
+    def head(self, h: F32, w: HeadWeights, *, activations: Activations, out: F32 | None = None) -> F32:
+        """Logits [R, V] = softcap(W norm(h))."""
+        ...
+
+
+AGREEMENT: dict[str, Agreement] = {
+    "dequantize": Agreement.ULP,
+    "linear": Agreement.RATIO,
+    "rms_norm": Agreement.ULP,
+    "rope": Agreement.ULP,
+    "glu": Agreement.ULP,
+    "fwht": Agreement.ULP,
+    "encode": Agreement.COST,
+    "decode": Agreement.ULP,
+    "kv_alloc": Agreement.EXACT,
+    "kv_append": Agreement.COST,
+    "kv_read": Agreement.ULP,
+    "kv_pack": Agreement.EXACT,
+    "kv_unpack": Agreement.EXACT,
+    "attend": Agreement.RATIO,
+    "merge": Agreement.ULP,
+    "penalize": Agreement.EXACT,
+    "sample": Agreement.EXACT,
+    "embed": Agreement.ULP,
+    "attention_block": Agreement.RATIO,
+    "mlp_block": Agreement.RATIO,
+    "head": Agreement.RATIO,
+}
+
+OPERATIONS: tuple[str, ...] = tuple(n for n, f in vars(Ops).items() if inspect.isfunction(f) and not n.startswith("_"))
+
+
+class BoundOps:
+    """One backend, bound: its operations as attributes, a call counter, and where each implementation lives."""
+
+    def __init__(self, name: str, module: ModuleType) -> None:
+        self.name = name
+        self.calls: Counter[str] = Counter()
+        self.source: dict[str, str] = {}
+        for op in OPERATIONS:
+            fn = getattr(module, op)
+            self.source[op] = fn.__module__
+            setattr(self, op, self._counted(op, fn))
+
+    def _counted(self, op: str, fn: Any) -> Any:
+        calls = self.calls
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            calls[op] += 1
+            return fn(*args, **kwargs)
+
+        return call
+
+
+class LoadedOps(BoundOps, Ops, Protocol):  # type: ignore[misc]
+    """Static view of `BoundOps`: all operations plus `name`, `calls` and `source`."""
+
+
+def load(name: str) -> LoadedOps:
+    """Bind the backend `name` ("ref" or "cpu").
+
+    >>> load("ref").name
+    'ref'
+
+    Raises ConfigError for an unknown name.
+    """
+    if name not in BACKENDS:
+        raise ConfigError(f"unknown backend {name!r}; this build has: {', '.join(BACKENDS)}")
+    module = importlib.import_module("polykv.ref" if name == "ref" else "polykv.fast.cpu")
+    return cast(LoadedOps, BoundOps(name, module))

@@ -1,0 +1,315 @@
+"""The data that operations take: packed weights, codecs, arenas, segments.
+
+Letters used for shapes everywhere in this project:
+
+    R query rows (tokens of one step)   T tokens          S segments       B block size (tokens)
+    E embedding width                   H query heads     G kv heads       D head_dim
+    F feed-forward width                V vocabulary      N blocks
+
+Nothing here computes; backends (`ref`, `fast.cpu`, `fast.cuda`) import this file and nothing else of polykv.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+F32 = npt.NDArray[np.float32]
+I32 = npt.NDArray[np.int32]
+U8 = npt.NDArray[np.uint8]
+
+
+class WeightType(IntEnum):
+    """Storage types of weights, numbered as in GGUF files."""
+
+    F32 = 0
+    F16 = 1
+    Q4_0 = 2
+    Q4_1 = 3
+    Q5_0 = 6
+    Q5_1 = 7
+    Q8_0 = 8
+    Q2_K = 10
+    Q3_K = 11
+    Q4_K = 12
+    Q5_K = 13
+    Q6_K = 14
+    IQ4_NL = 20
+    IQ4_XS = 23
+    BF16 = 30
+
+
+# (values, bytes) of one storage block; spec: GGUF quantized weight types.
+WEIGHT_BLOCK: dict[WeightType, tuple[int, int]] = {
+    WeightType.F32: (1, 4),
+    WeightType.F16: (1, 2),
+    WeightType.BF16: (1, 2),
+    WeightType.Q4_0: (32, 18),
+    WeightType.Q4_1: (32, 20),
+    WeightType.Q5_0: (32, 22),
+    WeightType.Q5_1: (32, 24),
+    WeightType.Q8_0: (32, 34),
+    WeightType.Q2_K: (256, 84),
+    WeightType.Q3_K: (256, 110),
+    WeightType.Q4_K: (256, 144),
+    WeightType.Q5_K: (256, 176),
+    WeightType.Q6_K: (256, 210),
+    WeightType.IQ4_NL: (32, 18),
+    WeightType.IQ4_XS: (256, 136),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class QuantTensor:
+    """A weight matrix as its file has it: y = x @ W.T with W [rows, cols].
+
+    `data` is uint8 [rows, row_bytes], C-contiguous, usually a view of a memory map. Blocks run along a row.
+    """
+
+    type: WeightType
+    data: U8
+    cols: int
+
+    @property
+    def rows(self) -> int:
+        return int(self.data.shape[0])
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.data.nbytes)
+
+
+class Activations(IntEnum):
+    """How `linear` treats its input rows: as float32, or rounded to int8 per 32 values (as llama.cpp computes)."""
+
+    F32 = 0
+    Q8 = 1
+
+
+class Glu(IntEnum):
+    """Gate function of the MLP: silu(g)*u or gelu_tanh(g)*u."""
+
+    SILU = 0
+    GELU_TANH = 1
+
+
+class Family(IntEnum):
+    """How a codec stores a vector; the one thing kernels branch on."""
+
+    F32 = 0
+    F16 = 1
+    Q8_0 = 2
+    Q4_0 = 3
+    LLOYD_MAX = 4
+
+
+@dataclass(frozen=True)
+class Codec:
+    """One way to store K or V vectors. Built by `polykv.cache.codecs`; constants only, no arrays of data.
+
+    bits: code bits per value (without scales). block: values that share one fp16 scale (32 scalar, 128 rotated,
+    1 for plain types). block_bytes: bytes of one such block in the exchange layout.
+    Rotated codecs (LLOYD_MAX): `centroids` and `thresholds` are ascending and in units of a unit-norm 128-vector;
+    for a group of g < 128 values multiply both by sqrt(128/g). `signs1`, `signs2` are the +-1 vectors of the
+    rotation y = signs2 * H(x * signs1) / sqrt(g), of which a group of g values uses the first g.
+    Source: shared rotation and tables of the TurboQuant forks (docs/FORMATS.md, data/README.md).
+    """
+
+    name: str
+    family: Family
+    bits: int
+    block: int
+    block_bytes: int
+    centroids: tuple[float, ...] = ()
+    thresholds: tuple[float, ...] = ()
+    signs1: tuple[float, ...] = field(default=(), repr=False)
+    signs2: tuple[float, ...] = field(default=(), repr=False)
+    table_id: str = ""
+
+    @property
+    def rotated(self) -> bool:
+        return self.family == Family.LLOYD_MAX
+
+    def padded(self, head_dim: int) -> int:
+        """Values that the exchange layout stores for one head vector (a multiple of `block`)."""
+        return -(-head_dim // self.block) * self.block
+
+    def exchange_bytes(self, head_dim: int) -> int:
+        """Bytes of one head vector in the exchange layout."""
+        return self.padded(head_dim) // self.block * self.block_bytes
+
+    def group(self, head_dim: int) -> int:
+        """Values of one rotation group in the resident layout: 128, or head_dim itself when it is a smaller power of
+        two (a zero-padded 64-vector repeats its first half up to sign after the 128-rotation, so storing the second
+        half again would waste half of the bits)."""
+        if not self.rotated:
+            return self.block
+        return head_dim if head_dim < self.block and head_dim & (head_dim - 1) == 0 else self.block
+
+    def resident_dim(self, head_dim: int) -> int:
+        """Values stored for one head vector in the resident layout (>= head_dim, a multiple of `group`)."""
+        g = self.group(head_dim)
+        return -(-head_dim // g) * g
+
+
+@dataclass(frozen=True, eq=False)
+class KVArena:
+    """Storage of one side (K or V) of one layer: arrays whose first axis is the block id.
+
+    `fields` are what the backend that allocated it declared (its resident layout); only that backend reads inside.
+    """
+
+    codec: Codec
+    n_kv: int
+    head_dim: int
+    block_size: int
+    fields: dict[str, npt.NDArray[np.generic]]
+
+    @property
+    def n_blocks(self) -> int:
+        return int(next(iter(self.fields.values())).shape[0])
+
+    @property
+    def nbytes(self) -> int:
+        return sum(int(a.nbytes) for a in self.fields.values())
+
+    @property
+    def block_nbytes(self) -> int:
+        """Bytes of one block, from the real arrays."""
+        return sum(int(a[:1].nbytes) for a in self.fields.values())
+
+
+@dataclass(frozen=True, eq=False)
+class LayerKV:
+    """K and V of one layer."""
+
+    k: KVArena
+    v: KVArena
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """Cells that some query rows see: blocks in position order, all of one sequence or shared by several.
+
+    blocks int32 [n]: physical block ids. start: absolute position of the first cell (a multiple of the block size).
+    length: valid cells from there. rows int32 [m]: the query rows that see it, subject to causality and window.
+    """
+
+    blocks: I32
+    start: int
+    length: int
+    rows: I32
+
+
+@dataclass(frozen=True, eq=False)
+class Segments:
+    """Everything the rows of one step read in one cache group, as a list of segments in flat (CSR) form.
+
+    A row's segments are disjoint in position and listed in ascending order of `start`. Flat, because a kernel reads
+    it as it is; iterate it to get `Segment` objects.
+    """
+
+    blocks: I32
+    block_ptr: I32
+    start: I32
+    length: I32
+    rows: I32
+    row_ptr: I32
+    positions: I32  # [R] absolute position of every query row
+
+    def __len__(self) -> int:
+        return int(self.start.shape[0])
+
+    def __iter__(self) -> Iterator[Segment]:
+        for s in range(len(self)):
+            yield Segment(
+                self.blocks[self.block_ptr[s] : self.block_ptr[s + 1]],
+                int(self.start[s]),
+                int(self.length[s]),
+                self.rows[self.row_ptr[s] : self.row_ptr[s + 1]],
+            )
+
+    @staticmethod
+    def of(items: list[Segment], positions: I32) -> Segments:
+        """Flatten a list of segments."""
+
+        def ptr(lengths: list[int]) -> I32:
+            return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int32)
+
+        def cat(parts: list[I32]) -> I32:
+            return np.ascontiguousarray(np.concatenate(parts) if parts else np.zeros(0), dtype=np.int32)
+
+        return Segments(
+            cat([s.blocks for s in items]),
+            ptr([len(s.blocks) for s in items]),
+            np.array([s.start for s in items], np.int32),
+            np.array([s.length for s in items], np.int32),
+            cat([s.rows for s in items]),
+            ptr([len(s.rows) for s in items]),
+            np.ascontiguousarray(positions, np.int32),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Slots:
+    """Where the new cells of one step go: row r is written to cell `offsets[r]` of block `blocks[r]`."""
+
+    blocks: I32
+    offsets: I32
+
+
+@dataclass(frozen=True, eq=False)
+class Angles:
+    """cos and sin of the rope angles of the rows of one step, float32 [R, n_rot/2], magnitude scale included."""
+
+    cos: F32
+    sin: F32
+    interleaved: bool  # pairs (2i, 2i+1) as in llama GGUF files, else (i, i + n_rot/2)
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionWeights:
+    """Weights and constants of one attention block. Norm weights are float32 [E] or [D]; None = the step is absent."""
+
+    norm: F32
+    wq: QuantTensor
+    wk: QuantTensor
+    wv: QuantTensor
+    wo: QuantTensor
+    q_norm: F32 | None
+    k_norm: F32 | None
+    post_norm: F32 | None
+    n_heads: int
+    n_kv: int
+    head_dim: int
+    scale: float
+    window: int  # keys a query sees including itself; 0 = all
+    softcap: float  # 0 = none
+    eps: float
+
+
+@dataclass(frozen=True, eq=False)
+class MlpWeights:
+    """Weights of one gated MLP block."""
+
+    norm: F32
+    gate: QuantTensor
+    up: QuantTensor
+    down: QuantTensor
+    post_norm: F32 | None
+    glu: Glu
+    eps: float
+
+
+@dataclass(frozen=True, eq=False)
+class HeadWeights:
+    """Final norm and output matrix [V, E]."""
+
+    norm: F32
+    out: QuantTensor
+    softcap: float  # 0 = none
+    eps: float
