@@ -21,7 +21,6 @@ import numba
 import platformdirs
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
 
-
 _IMPORT = re.compile(r"^\s*(?:from polykv\.fast\.cpu\.(\w+) import|from polykv\.fast\.cpu import (\w+))", re.M)
 
 
@@ -70,7 +69,7 @@ def cache_state() -> str:
     return str(path)
 
 
-class _Locator(_CacheLocator):  # type: ignore[misc]
+class _Locator(_CacheLocator):
     """Tells numba where the index and machine code of a function live."""
 
     def __init__(self, py_file: str) -> None:
@@ -91,17 +90,17 @@ class _Locator(_CacheLocator):  # type: ignore[misc]
         return cls(py_file) if cache_dir() is not None else None
 
 
-class _Impl(CompileResultCacheImpl):  # type: ignore[misc]
-    _locator_classes = [_Locator]  # noqa: RUF012 - numba reads this class attribute
+class _Impl(CompileResultCacheImpl):
+    _locator_classes: Any = (_Locator,)
 
 
-class _Cache(FunctionCache):  # type: ignore[misc]
+class _Cache(FunctionCache):
     _impl_class = _Impl
 
     def save_overload(self, sig: Any, data: Any) -> None:
         path = cache_dir()
         if path is not None and os.access(path, os.W_OK):
-            super().save_overload(sig, data)
+            super().save_overload(sig, data)  # type: ignore[no-untyped-call]
 
 
 def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
@@ -109,8 +108,8 @@ def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
     def wrap(fn: Callable[..., Any]) -> Any:
         dispatcher = numba.njit(nogil=True, error_model="numpy", **options)(fn)
-        if cache_dir() is not None:
-            dispatcher._cache = _Cache(fn)
+        if cache_dir() is not None and Path(fn.__code__.co_filename).is_file():
+            dispatcher._cache = _Cache(fn)  # type: ignore[no-untyped-call]
         return dispatcher
 
     return wrap
