@@ -1,0 +1,50 @@
+"""The reference backend: every operation of `polykv.ops` in NumPy, written to be read.
+
+It defines what the operations mean; fast backends are tested against it. One idea a file:
+
+    weights     dequantize; block layouts in quants_legacy, quants_k, quants_iq
+    linear      matrix products with packed weights
+    norm, rope, glu, fwht
+    codec       exchange layouts; rules in scalar and lloyd_max
+    storage     where a cache keeps its codes
+    attention   attention over segments, on codes; merge
+    sampling    penalties and the choice of a token
+    composites  attention block, MLP block, embedding, head
+"""
+
+from polykv.ref.attention import attend
+from polykv.ref.codec import decode, encode
+from polykv.ref.composites import attention_block, embed, head, mlp_block
+from polykv.ref.fwht import fwht
+from polykv.ref.glu import glu
+from polykv.ref.linear import linear
+from polykv.ref.merge import merge
+from polykv.ref.norm import rms_norm
+from polykv.ref.rope import rope
+from polykv.ref.sampling import penalize, sample
+from polykv.ref.storage import kv_alloc, kv_append, kv_pack, kv_read, kv_unpack
+from polykv.ref.weights import dequantize
+
+__all__ = [
+    "attend",
+    "attention_block",
+    "decode",
+    "dequantize",
+    "embed",
+    "encode",
+    "fwht",
+    "glu",
+    "head",
+    "kv_alloc",
+    "kv_append",
+    "kv_pack",
+    "kv_read",
+    "kv_unpack",
+    "linear",
+    "merge",
+    "mlp_block",
+    "penalize",
+    "rms_norm",
+    "rope",
+    "sample",
+]

@@ -1,0 +1,84 @@
+"""The blocks of a transformer, as compositions of the elementary operations.
+
+    attention    h += post(Wo attend(rope(qn(Wq m)), cache + rope(kn(Wk m)), Wv m)),  m = rms_norm(h)
+    mlp          h += post(Wdown glu(Wgate m, Wup m)),                               m = rms_norm(h)
+
+qn, kn and post are norms that some architectures have. New keys and values are written first, then attention reads
+only what is stored: a token sees even itself through the codec, so its result does not depend on how a prompt is cut
+into steps. Source: docs/MODELS.md.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from polykv.ref.attention import attend
+from polykv.ref.glu import glu
+from polykv.ref.linear import linear
+from polykv.ref.norm import rms_norm
+from polykv.ref.rope import rope
+from polykv.ref.storage import kv_append
+from polykv.ref.weights import dequantize, give
+from polykv.types import (
+    F32,
+    I32,
+    Activations,
+    Angles,
+    AttentionWeights,
+    HeadWeights,
+    LayerKV,
+    MlpWeights,
+    QuantTensor,
+    Segments,
+    Slots,
+)
+
+
+def embed(w: QuantTensor, ids: I32, scale: float) -> F32:
+    """Rows `ids` of the embedding matrix times scale, [R, E]."""
+    return dequantize(w, ids) * np.float32(scale)
+
+
+def attention_block(
+    h: F32,
+    w: AttentionWeights,
+    kv: LayerKV,
+    angles: Angles,
+    segments: Segments,
+    slots: Slots,
+    *,
+    activations: Activations,
+) -> None:
+    """Add the attention branch to h [R, E] in place, after writing the rows' K and V to `slots`."""
+    n = h.shape[0]
+    m = rms_norm(h, w.norm, w.eps)
+    q = linear(m, w.wq, activations=activations).reshape(n, w.n_heads, w.head_dim)
+    k = linear(m, w.wk, activations=activations).reshape(n, w.n_kv, w.head_dim)
+    v = linear(m, w.wv, activations=activations).reshape(n, w.n_kv, w.head_dim)
+    if w.q_norm is not None:
+        q = rms_norm(q, w.q_norm, w.eps)
+    if w.k_norm is not None:
+        k = rms_norm(k, w.k_norm, w.eps)
+    kv_append(kv.k, rope(k, angles), slots)
+    kv_append(kv.v, v, slots)
+    o, _ = attend(rope(q, angles), segments, kv, scale=w.scale, window=w.window, softcap=w.softcap)
+    y = linear(o.reshape(n, -1), w.wo, activations=activations)
+    h += y if w.post_norm is None else rms_norm(y, w.post_norm, w.eps)
+
+
+def mlp_block(h: F32, w: MlpWeights, *, activations: Activations) -> None:
+    """Add the MLP branch to h [R, E] in place."""
+    m = rms_norm(h, w.norm, w.eps)
+    gate = linear(m, w.gate, activations=activations)
+    up = linear(m, w.up, activations=activations)
+    y = linear(glu(gate, up, w.glu), w.down, activations=activations)
+    h += y if w.post_norm is None else rms_norm(y, w.post_norm, w.eps)
+
+
+def head(h: F32, w: HeadWeights, *, activations: Activations, out: F32 | None = None) -> F32:
+    """Logits [R, V] = softcap(W norm(h)), softcap(l) = c tanh(l / c)."""
+    y = linear(rms_norm(h, w.norm, w.eps), w.out, activations=activations)
+    if w.softcap > 0:
+        cap = np.float32(w.softcap)
+        y = cap * np.tanh(y / cap)
+    return give(y, out)

@@ -1,0 +1,50 @@
+"""fwht: the randomised Hadamard rotation.
+
+    y = s2 * H(x * s1) / sqrt(g)        inverse: x = s1 * H(y * s2) / sqrt(g)
+
+H is the Sylvester-ordered Hadamard matrix of size g, applied in log2(g) stages of (a, b) -> (a + b, a - b). The map is
+orthogonal, so dot products and lengths survive, while single outliers are spread over all g values: that is what makes
+3-bit codes possible. Source: docs/FORMATS.md; Ailon and Chazelle, "The fast Johnson-Lindenstrauss transform".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from polykv.ref.weights import give
+from polykv.types import F32
+
+Floats = npt.NDArray[np.floating[Any]]
+
+
+def fwht(x: F32, signs1: F32, signs2: F32, *, inverse: bool = False, out: F32 | None = None) -> F32:
+    """Rotate consecutive groups of g = len(signs1) values of the last axis.
+
+    >>> x, one = np.array([1, 2, 3, 4], np.float32), np.ones(4, np.float32)
+    >>> fwht(x, one, one)
+    array([ 5., -1., -2.,  0.], dtype=float32)
+    """
+    return give(rotate(x, signs1, signs2, inverse=inverse), out)
+
+
+def rotate(x: Floats, signs1: F32, signs2: F32, *, inverse: bool = False) -> Any:
+    """The same for any float type, computed in that type."""
+    first, last = (signs2, signs1) if inverse else (signs1, signs2)
+    g = len(signs1)
+    groups = x.reshape(*x.shape[:-1], -1, g)
+    scale = x.dtype.type(1 / np.sqrt(g))
+    return (hadamard(groups * first.astype(x.dtype)) * scale * last.astype(x.dtype)).reshape(x.shape)
+
+
+def hadamard(x: Floats) -> Floats:
+    """H x along the last axis, unnormalised."""
+    shape, h = x.shape, 1
+    while h < shape[-1]:
+        pairs = x.reshape(*shape[:-1], -1, 2, h)
+        a, b = pairs[..., 0, :], pairs[..., 1, :]
+        x = np.stack([a + b, a - b], axis=-2)
+        h *= 2
+    return x.reshape(shape)
