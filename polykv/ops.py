@@ -235,7 +235,7 @@ class BoundOps:
         return call
 
 
-class LoadedOps(BoundOps, Ops, Protocol):  # type: ignore[misc]
+class LoadedOps(BoundOps, Ops):
     """Static view of `BoundOps`: all operations plus `name`, `calls` and `source`."""
 
 

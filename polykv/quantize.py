@@ -1,0 +1,64 @@
+"""quantize, dequantize: the K/V types as a library of their own.
+
+Both work on the exchange layout (docs/FORMATS.md): the bytes that pool files hold and that other programs write. A
+vector of head_dim values is zero-padded to whole blocks of the type, so the byte count follows from both.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from polykv.cache.codecs import codec
+from polykv.errors import ConfigError
+from polykv.ops import load
+from polykv.types import F32, U8
+
+
+def quantize(tier: str, x: npt.ArrayLike, backend: str = "ref") -> U8:
+    """Exchange blocks, uint8 [..., n], of vectors x [..., head_dim].
+
+    tier: one K/V type (`polykv tiers` lists them). x: finite floats, converted to float32; values beyond what the
+    type's fp16 scale can hold are clamped. backend: "ref" or "cpu".
+
+    >>> quantize("q8_0", np.ones((2, 64), np.float32)).shape
+    (2, 68)
+
+    Raises ConfigError for an unknown type or backend, and for x that is not a finite float array with a last axis.
+    """
+    kind = codec(tier)
+    a = np.asarray(x)
+    if not np.issubdtype(a.dtype, np.floating):
+        raise ConfigError(f"quantize: x has dtype {a.dtype}; give it float values")
+    if a.ndim == 0 or a.shape[-1] == 0:
+        raise ConfigError(f"quantize: x has shape {list(a.shape)}; its last axis must hold the values of one vector")
+    # A float64 beyond float32's range becomes infinite here and is refused in the next line.
+    with np.errstate(over="ignore"):
+        vectors = np.ascontiguousarray(a, dtype=np.float32)
+    if not np.isfinite(vectors).all():
+        raise ConfigError("quantize: x holds values that are not finite in float32; no K/V type can store them")
+    return load(backend).encode(kind, vectors)
+
+
+def dequantize(tier: str, blocks: npt.ArrayLike, head_dim: int, backend: str = "ref") -> F32:
+    """Vectors, float32 [..., head_dim], of exchange blocks uint8 [..., n].
+
+    >>> x = np.linspace(-1, 1, 64, dtype=np.float32)
+    >>> bool(np.abs(dequantize("q8_0", quantize("q8_0", x), 64) - x).max() < 0.005)
+    True
+
+    Raises ConfigError for an unknown type or backend, and for blocks whose dtype or length does not fit.
+    """
+    kind = codec(tier)
+    data = np.asarray(blocks)
+    if data.dtype != np.uint8:
+        raise ConfigError(f"dequantize: blocks have dtype {data.dtype}; exchange blocks are uint8")
+    if not isinstance(head_dim, int | np.integer) or head_dim < 1:
+        raise ConfigError(f"dequantize: head_dim is {head_dim!r}; it must be a positive integer")
+    want = kind.exchange_bytes(int(head_dim))
+    have = data.shape[-1] if data.ndim else 0
+    if have != want:
+        raise ConfigError(
+            f"dequantize: blocks have {have} bytes per vector; {tier} stores head_dim {head_dim} in {want}"
+        )
+    return load(backend).decode(kind, np.ascontiguousarray(data), int(head_dim))
