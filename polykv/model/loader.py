@@ -1,0 +1,77 @@
+"""From a GGUF file to a `Model`: configuration, packed weights, identity. No arithmetic, no copies of matrices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from polykv.config import ModelConfig
+from polykv.errors import FormatError, UnsupportedError
+from polykv.model.arch import ARCHS
+from polykv.model.arch._meta import Meta
+from polykv.model.gguf import GgufFile, read_gguf
+from polykv.model.gguf_vocab import check_vocabulary
+from polykv.types import AttentionWeights, HeadWeights, MlpWeights, QuantTensor
+
+# Tables that old converters stored and that follow from the metadata.
+_REDUNDANT = (".attn.rotary_emb.inv_freq", ".attn_rot_embd.weight", ".attn_rot_embd")
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A model as data: what it is and its weights, packed as the file has them.
+
+    fingerprint: identity of the file (`GgufFile.fingerprint`). notes: remarks for reports, such as unused metadata.
+    """
+
+    config: ModelConfig
+    embedding: QuantTensor
+    attention: tuple[AttentionWeights, ...]
+    mlp: tuple[MlpWeights, ...]
+    head: HeadWeights
+    gguf: GgufFile
+    fingerprint: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all tensors of the file (a tied head counts once)."""
+        return sum(t.nbytes for t in self.gguf.tensors.values())
+
+
+def load_model(path: str | Path) -> Model:
+    """Open, check and map a model file.
+
+    Raises FormatError for malformed or contradictory files, UnsupportedError for architectures, tensors and settings
+    that this build does not run.
+    """
+    gguf = read_gguf(path)
+    arch = gguf.metadata.get("general.architecture")
+    if not isinstance(arch, str):
+        raise FormatError(gguf.path, "general.architecture", "the key is missing or no string")
+    if arch not in ARCHS:
+        raise UnsupportedError(f"{gguf.path}: architecture {arch!r:.80} is not supported; known are {', '.join(ARCHS)}")
+    module, meta = ARCHS[arch], Meta(gguf, arch)
+    config = module.config(meta)
+    check_vocabulary(gguf.path, gguf.metadata, config.vocab)
+    embedding = meta.matrix("token_embd.weight", config.vocab, config.embd)
+    out = embedding if config.tied_head else meta.matrix("output.weight", config.vocab, config.embd)
+    norm = meta.vector("output_norm.weight", config.embd)
+    layers = list(enumerate(config.layers))
+    attention = tuple(module.attention(meta, i, config, layer) for i, layer in layers)
+    mlp = tuple(module.mlp(meta, i, config, layer) for i, layer in layers)
+    notes = (*gguf.notes, *_unused(meta))
+    head = HeadWeights(norm, out, config.final_softcap, config.eps)
+    return Model(config, embedding, attention, mlp, head, gguf, gguf.fingerprint(), notes)
+
+
+def _unused(meta: Meta) -> list[str]:
+    """Refuse tensors that nothing reads (leaving one out changes the model); report keys that nothing reads."""
+    gguf = meta.gguf
+    extra = [n for n in gguf.tensors if n not in meta.used]
+    unknown = [n for n in extra if not n.endswith(_REDUNDANT)]
+    if unknown:
+        names = ", ".join(unknown[:3]) + (f" and {len(unknown) - 3} more" if len(unknown) > 3 else "")
+        raise UnsupportedError(f"{gguf.path}: {meta.arch} here has no use for {names}; the result would be wrong")
+    keys = [k for k in gguf.metadata if k.startswith(f"{meta.arch}.") and k not in meta.used]
+    return [f"metadata key {k} is not used" for k in keys] + [f"tensor {n} is redundant and not used" for n in extra]
