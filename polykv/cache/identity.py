@@ -1,0 +1,114 @@
+"""What K/V belongs to. Two caches may exchange blocks exactly when their identities are equal.
+
+The identity seeds the prefix hash and is written into every pool file. Size is not identity: two types can have
+rows of equal size, and equal shapes say nothing about the rope angles that went into K.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, fields
+
+from polykv.config import CacheConfig, ModelConfig
+from polykv.errors import FormatError, MismatchError
+
+FORMAT_VERSION = 1
+
+# Identity field -> (words for a message, are its items per layer?)
+_WORDS: dict[str, tuple[str, bool]] = {
+    "version": ("cache format version", False),
+    "model": ("model", False),
+    "block_size": ("block size", False),
+    "head_dims": ("head_dim", True),
+    "n_kv": ("number of kv heads", True),
+    "windows": ("attention window", True),
+    "tiers": ("tier", True),
+    "tables": ("codec table", True),
+    "ropes": ("rope", True),
+}
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Everything that decides what the bytes of a block mean; tuples have one item per layer.
+
+    model: fingerprint of the weights. windows: 0 = full attention. tables: ids of the codebooks of K and V.
+    """
+
+    version: int
+    model: str
+    block_size: int
+    head_dims: tuple[int, ...]
+    n_kv: tuple[int, ...]
+    windows: tuple[int, ...]
+    tiers: tuple[str, ...]
+    tables: tuple[str, ...]
+    ropes: tuple[str, ...]
+
+    @staticmethod
+    def of(model: ModelConfig, cache: CacheConfig, fingerprint: str) -> Identity:
+        """The identity of a cache of this model; `fingerprint` names its weights."""
+        return Identity(
+            FORMAT_VERSION,
+            fingerprint,
+            cache.block_size,
+            tuple(layer.head_dim for layer in model.layers),
+            tuple(layer.n_kv for layer in model.layers),
+            tuple(layer.window for layer in model.layers),
+            tuple(str(t) for t in cache.tiers),
+            tuple(f"{t.k.table_id}/{t.v.table_id}" for t in cache.tiers),
+            tuple(_short(layer.rope.identity()) for layer in model.layers),
+        )
+
+    def check(self, other: Identity) -> None:
+        """Raise MismatchError naming the first field in which `other` (a file's) differs from this session's."""
+        for name, (words, per_layer) in _WORDS.items():
+            want, have = getattr(self, name), getattr(other, name)
+            if want == have:
+                continue
+            if per_layer and len(want) != len(have):
+                raise MismatchError("number of layers", len(have), len(want))
+            if per_layer:
+                i = next(i for i, (a, b) in enumerate(zip(want, have, strict=True)) if a != b)
+                raise MismatchError(f"{words} of layer {i}", have[i], want[i])
+            raise MismatchError(words, have, want)
+
+    def hash_seed(self) -> bytes:
+        """h_0 of the prefix hash: blocks of another identity are never found."""
+        return hashlib.blake2b(self.to_json().encode(), digest_size=16).digest()
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @staticmethod
+    def from_json(text: str, where: object) -> Identity:
+        """Parse what `to_json` wrote in file `where`; raises FormatError for anything else."""
+        try:
+            raw = json.loads(text)
+        except (ValueError, RecursionError):
+            raise FormatError(where, "identity", "is not JSON") from None
+        if isinstance(raw, dict) and type(raw.get("version")) is int and raw["version"] != FORMAT_VERSION:
+            # A later version may have other fields: name the version, not the first unknown field.
+            raise MismatchError(_WORDS["version"][0], raw["version"], FORMAT_VERSION)
+        if not isinstance(raw, dict) or set(raw) != {f.name for f in fields(Identity)}:
+            raise FormatError(where, "identity", f"must have exactly the fields {', '.join(_WORDS)}")
+        values: dict[str, object] = {}
+        for f in fields(Identity):
+            item = int if "int" in str(f.type) else str
+            value = raw[f.name]
+            if _WORDS[f.name][1]:
+                if not isinstance(value, list) or any(type(v) is not item for v in value):
+                    raise FormatError(where, f"identity.{f.name}", f"must be a list of {item.__name__}")
+                value = tuple(value)
+            elif type(value) is not item:
+                raise FormatError(where, f"identity.{f.name}", f"must be {item.__name__}")
+            values[f.name] = value
+        return Identity(**values)  # type: ignore[arg-type]
+
+
+def _short(text: str) -> str:
+    """Long texts (frequency factors) as a head and a digest, so that a message that shows both stays readable."""
+    if len(text) <= 96:
+        return text
+    return f"{text[:64]}...{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}"

@@ -1,0 +1,171 @@
+"""The arrays: K and V of every layer in blocks, shared by all sequences of one model.
+
+Layers with the same attention window form a group. All layers of a group use the same block ids, so one block table
+per sequence and group says where everything is; a sliding group can give blocks back while the full group keeps its.
+Arrays grow on demand up to a limit; every figure in bytes is summed from the real arrays.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from dataclasses import dataclass
+
+from polykv.cache.blocks import BlockManager
+from polykv.cache.identity import Identity
+from polykv.config import CacheConfig, ModelConfig
+from polykv.errors import CapacityError, ConfigError
+from polykv.ops import Ops
+from polykv.types import Codec, KVArena, LayerKV
+
+
+@dataclass(frozen=True)
+class CacheGroup:
+    """Layers that share block ids. window: keys a query sees including itself, 0 = all of them."""
+
+    index: int
+    window: int
+    layers: tuple[int, ...]
+
+    def first_cell(self, position: int) -> int:
+        """Position of the oldest cell that a query at `position` or later sees.
+
+        >>> CacheGroup(1, 4, ()).first_cell(10), CacheGroup(0, 0, ()).first_cell(10)
+        (7, 0)
+        """
+        return max(0, position - self.window + 1) if self.window else 0
+
+
+def make_groups(model: ModelConfig) -> tuple[CacheGroup, ...]:
+    """Groups by window, full attention first, then by ascending window."""
+    windows = sorted({layer.window for layer in model.layers})
+    return tuple(
+        CacheGroup(g, w, tuple(i for i, layer in enumerate(model.layers) if layer.window == w))
+        for g, w in enumerate(windows)
+    )
+
+
+class KVPool:
+    """K/V storage of one model for any number of sequences.
+
+    max_tokens: cells that each group may grow to; blocks of a finished sequence stay as prefix cache within it.
+    salt: caches with different salts never find each other's prefixes.
+    `counters`: "grown" (times an arena was enlarged), "prefix_tokens" (reused by attach), and those of
+    `plan_segments`: "segments", "shared_segments", "shared_rows" (rows served by a segment that others read too),
+    "shared_cells" and "cells" (cells read by a step, once per segment).
+
+    Raises ConfigError for tiers that do not fit the model or a block size that is not a multiple of 32.
+    """
+
+    def __init__(
+        self,
+        ops: Ops,
+        model: ModelConfig,
+        cache: CacheConfig,
+        *,
+        fingerprint: str,
+        max_tokens: int,
+        salt: bytes = b"",
+    ) -> None:
+        if len(cache.tiers) != len(model.layers):
+            raise ConfigError(f"{len(cache.tiers)} tiers for a model of {len(model.layers)} layers")
+        if cache.block_size < 32 or cache.block_size % 32:
+            raise ConfigError(f"block size {cache.block_size} is not a multiple of 32")
+        if max_tokens < 1:
+            raise ConfigError(f"room for {max_tokens} tokens: at least one is needed")
+        self.ops = ops
+        self.model = model
+        self.block_size = cache.block_size
+        self.max_blocks = -(-max_tokens // cache.block_size)
+        self.identity = Identity.of(model, cache, fingerprint)
+        self.seed = hashlib.blake2b(self.identity.hash_seed() + salt, digest_size=16).digest()
+        self.counters: Counter[str] = Counter()
+        self.groups = make_groups(model)
+        self._group_of = {i: g.index for g in self.groups for i in g.layers}
+        # One block to begin with: its arrays tell what a block really costs.
+        self.managers = [BlockManager(1) for _ in self.groups]
+
+        def alloc(codec: Codec, i: int) -> KVArena:
+            layer = model.layers[i]
+            return ops.kv_alloc(codec, 1, layer.n_kv, layer.head_dim, cache.block_size)
+
+        self._layers = [LayerKV(alloc(t.k, i), alloc(t.v, i)) for i, t in enumerate(cache.tiers)]
+
+    def layer(self, i: int) -> LayerKV:
+        """K and V of layer i; the same object for the life of the pool."""
+        return self._layers[i]
+
+    def group_of(self, layer: int) -> int:
+        """Index of the group that a layer belongs to."""
+        return self._group_of[layer]
+
+    def _arenas(self, group: int) -> list[KVArena]:
+        return [a for i in self.groups[group].layers for a in (self._layers[i].k, self._layers[i].v)]
+
+    def copy_block(self, group: int, src: int, dst: int) -> None:
+        """Copy block src to block dst in every layer of the group."""
+        for arena in self._arenas(group):
+            for a in arena.fields.values():
+                a[dst] = a[src]
+
+    # -- room --------------------------------------------------------------------------------------------------
+    def reserve(self, group: int, n_blocks: int) -> None:
+        """Have arrays for at least `n_blocks` blocks in all (exactly that many when they have to grow).
+
+        Raises CapacityError beyond the pool's limit.
+        """
+        have = self.managers[group].n_blocks
+        if n_blocks > self.max_blocks:
+            raise CapacityError(
+                f"{self._name(group)} needs {n_blocks} blocks of {self.block_size} tokens, the pool's limit is "
+                f"{self.max_blocks}: allow more tokens (--ctx)"
+            )
+        if n_blocks <= have:
+            return
+        for arena in self._arenas(group):
+            bigger = self.ops.kv_alloc(arena.codec, n_blocks, arena.n_kv, arena.head_dim, arena.block_size)
+            for name, a in bigger.fields.items():
+                a[:have] = arena.fields[name]
+            # The arena object stays, only its arrays are replaced: whoever holds a LayerKV sees the larger ones.
+            arena.fields.update(bigger.fields)
+        self.managers[group].grow(n_blocks)
+        self.counters["grown"] += 1
+
+    def require(self, group: int, n: int) -> None:
+        """Raise CapacityError unless n more blocks can be had; changes nothing."""
+        left = self.max_blocks - self.managers[group].n_used
+        if n > left:
+            raise CapacityError(
+                f"{self._name(group)} needs {n} more blocks of {self.block_size} tokens, {max(0, left)} of "
+                f"{self.max_blocks} are left: free a sequence or allow more tokens (--ctx)"
+            )
+
+    def make_room(self, group: int, n: int) -> None:
+        """Grow so that n blocks can be taken, at the cost of cached prefixes only when the limit is reached."""
+        self.require(group, n)
+        manager = self.managers[group]
+        short = n - manager.n_spare
+        if short > 0:
+            have = manager.n_blocks
+            # Geometric growth keeps copying amortised. A sliding group holds a window, not a context: small steps.
+            step = have // 8 if self.groups[group].window else have // 2
+            self.reserve(group, min(self.max_blocks, have + max(short, step)))
+
+    def _name(self, group: int) -> str:
+        window = self.groups[group].window
+        return f"sliding-window cache (window {window})" if window else "cache"
+
+    # -- bytes -------------------------------------------------------------------------------------------------
+    def block_nbytes(self, group: int) -> int:
+        """Bytes of one block over all layers of the group."""
+        return sum(a.block_nbytes for a in self._arenas(group))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated."""
+        return sum(kv.k.nbytes + kv.v.nbytes for kv in self._layers)
+
+    @property
+    def used_nbytes(self) -> int:
+        """Bytes of blocks that are in use or pinned."""
+        return sum(m.n_used * self.block_nbytes(g) for g, m in enumerate(self.managers))

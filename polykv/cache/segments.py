@@ -1,0 +1,135 @@
+"""What the rows of one step read, as segments: common runs of blocks once for all their sequences (cascade).
+
+The tables of the sequences are compared by physical block id. From the first block on, the set of sequences walks
+together as long as their tables agree; that run is one segment with the rows of all of them. Where tables part, the
+set is split and each part goes on alone, so several levels of sharing (one document, two chapters, many questions)
+give one segment per level. Sequences enter the walk where their window begins.
+
+Exact for any cut because attention over disjoint keys can be merged (Hydragen, arXiv 2402.05099, and docs/POOL.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from polykv.cache.pool import CacheGroup, KVPool
+from polykv.cache.sequence import Sequence
+from polykv.types import I32, Segment, Segments
+
+
+@dataclass(frozen=True, eq=False)
+class _Reader:
+    """One sequence of the step in one group: blocks [first, end) of its table, seen by `rows`."""
+
+    blocks: I32
+    first: int
+    end: int
+    length: int
+    rows: I32
+
+
+def plan_segments(pool: KVPool, batch: list[tuple[Sequence, int]]) -> list[Segments]:
+    """One `Segments` per cache group for the last n_q tokens of every (sequence, n_q), rows numbered in this order.
+
+    Call it after `extend` and before `commit`. Counts what is shared in `pool.counters` (see KVPool).
+    """
+    busy = [(s, n) for s, n in batch if n]
+    starts = np.cumsum([0, *(n for _, n in busy)], dtype=np.int32)
+    rows = [np.arange(starts[i], starts[i + 1], dtype=np.int32) for i in range(len(busy))]
+    if len(busy) == 1:
+        positions = np.arange(busy[0][0].length - busy[0][1], busy[0][0].length, dtype=np.int32)
+    else:
+        parts = [np.arange(s.length - n, s.length, dtype=np.int32) for s, n in busy]
+        positions = np.concatenate(parts) if parts else np.zeros(0, np.int32)
+    return [_plan_group(pool, g, busy, rows, positions) for g in pool.groups]
+
+
+def _plan_group(
+    pool: KVPool, group: CacheGroup, busy: list[tuple[Sequence, int]], rows: list[I32], positions: I32
+) -> Segments:
+    readers = []
+    for (s, n), r in zip(busy, rows, strict=True):
+        table = s.block_tables[group.index]
+        first = group.first_cell(s.length - n) // pool.block_size
+        readers.append(_Reader(table.ids, first, table.n, s.length, r))
+    if len(readers) == 1:
+        return _single(pool, readers[0], positions)
+    items: list[Segment] = []
+    if readers:
+        start = min(r.first for r in readers)
+        _walk(pool, readers, start, max(r.end for r in readers), items)
+    return Segments.of(items, positions)
+
+
+def _single(pool: KVPool, r: _Reader, positions: I32) -> Segments:
+    """The plan of one sequence alone; every decode step of a single user comes here, so it makes few arrays."""
+    n = r.end - r.first
+    start = r.first * pool.block_size
+    _count(pool, r.length - start, r.rows, 1)
+    return Segments(
+        r.blocks[r.first : r.end].copy(),
+        np.array((0, n), np.int32),
+        np.array((start,), np.int32),
+        np.array((r.length - start,), np.int32),
+        r.rows,
+        np.array((0, len(r.rows)), np.int32),
+        positions,
+    )
+
+
+def _walk(pool: KVPool, readers: list[_Reader], at: int, stop: int, items: list[Segment]) -> None:
+    """Append the segments that cover blocks [at, stop) of the readers' tables, ascending for every row."""
+    while at < stop:
+        active = [r for r in readers if r.first <= at < r.end]
+        # Up to here the set of readers stays the same.
+        later = [r.first for r in readers if at < r.first < stop]
+        until = min([stop, *later])
+        if not active:
+            at = until
+            continue
+        if later:
+            _walk(pool, active, at, until, items)
+            at = until
+            continue
+        parts: dict[int, list[_Reader]] = {}
+        for r in active:
+            parts.setdefault(int(r.blocks[at]), []).append(r)
+        if len(parts) > 1:
+            for part in parts.values():
+                _walk(pool, part, at, stop, items)
+            return
+        run = _common_run(active, at, stop)
+        items.append(_segment(pool, active, at, at + run))
+        at += run
+
+
+def _common_run(readers: list[_Reader], at: int, stop: int) -> int:
+    """Number of blocks from `at` on, at least 1, in which all tables agree."""
+    end = min(stop, *(r.end for r in readers)) if len(readers) > 1 else min(stop, readers[0].end)
+    if len(readers) == 1:
+        return end - at
+    lead = readers[0].blocks[at:end]
+    same = np.ones(end - at, np.bool_)
+    for r in readers[1:]:
+        same &= r.blocks[at:end] == lead
+    return end - at if same.all() else int(same.argmin())
+
+
+def _segment(pool: KVPool, readers: list[_Reader], at: int, end: int) -> Segment:
+    size = pool.block_size
+    length = min(end * size, max(r.length for r in readers)) - at * size
+    rows = readers[0].rows if len(readers) == 1 else np.concatenate([r.rows for r in readers])
+    _count(pool, length, rows, len(readers))
+    return Segment(readers[0].blocks[at:end], at * size, length, rows)
+
+
+def _count(pool: KVPool, cells: int, rows: I32, readers: int) -> None:
+    c = pool.counters
+    c["segments"] += 1
+    c["cells"] += cells
+    if readers > 1:
+        c["shared_segments"] += 1
+        c["shared_cells"] += cells
+        c["shared_rows"] += len(rows)

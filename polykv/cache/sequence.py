@@ -1,0 +1,250 @@
+"""One sequence: its tokens and, for every cache group, the table of blocks that hold them.
+
+A step is `extend` (blocks for the new cells), the model writing K/V there, then `commit`. Full blocks are immutable:
+whoever writes into a block that another table holds, or that can be found by its hash, copies it first or takes it
+out of the prefix cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from polykv.cache.blocks import Prefix
+from polykv.cache.pool import KVPool
+from polykv.cache.reuse import find_prefix
+from polykv.errors import CapacityError, ConfigError
+from polykv.types import I32, Slots
+
+
+class BlockTable:
+    """Growable int32 array of block ids; entries before `first` were dropped and are -1."""
+
+    __slots__ = ("_ids", "first", "n")
+
+    def __init__(self, ids: I32 | None = None, first: int = 0) -> None:
+        self._ids: I32 = np.full(8, -1, np.int32) if ids is None else ids
+        self.n = 0 if ids is None else len(ids)
+        self.first = first
+
+    @property
+    def ids(self) -> I32:
+        """All entries, a view [n]."""
+        return self._ids[: self.n]
+
+    def append(self, blocks: list[int]) -> None:
+        end = self.n + len(blocks)
+        if end > len(self._ids):
+            bigger = np.full(max(end, 2 * len(self._ids)), -1, np.int32)
+            bigger[: self.n] = self.ids
+            self._ids = bigger
+        self._ids[self.n : end] = blocks
+        self.n = end
+
+    def held(self) -> list[int]:
+        """Blocks that the table holds, in position order."""
+        held: list[int] = self._ids[self.first : self.n].tolist()
+        return held
+
+
+class Sequence:
+    """Tokens and block tables of one sequence of a pool.
+
+    length counts tokens, those of an uncommitted `extend` included. Sequences are not thread-safe, nor is the pool.
+    """
+
+    def __init__(self, pool: KVPool) -> None:
+        self.pool = pool
+        self.length = 0
+        self.tokens: list[int] = []
+        self.block_tables = [BlockTable() for _ in pool.groups]
+        # Prefixes of the full blocks that were committed.
+        self._chain: list[Prefix] = []
+        self._pins: list[tuple[int, int]] = []
+
+    @property
+    def tables(self) -> list[list[int]]:
+        """Block ids per group; -1 = a block that slid out of the group's window."""
+        return [t.ids.tolist() for t in self.block_tables]
+
+    # -- a step ------------------------------------------------------------------------------------------------
+    def extend(self, ids: Iterable[int]) -> list[Slots]:
+        """Append tokens and say, per group, where their K/V goes.
+
+        Raises CapacityError when a group has no room; then nothing has changed.
+        """
+        new = [int(t) for t in ids]
+        size, pool, start = self.pool.block_size, self.pool, self.length
+        end = start + len(new)
+        fresh = -(-end // size) - -(-start // size)
+        copies = [bool(new) and self._must_copy(g) for g in range(len(pool.groups))]
+        for g, copy in enumerate(copies):
+            pool.require(g, fresh + copy)
+        for g, copy in enumerate(copies):
+            pool.make_room(g, fresh + copy)
+
+        slots: list[Slots] = []
+        positions = np.arange(start, end, dtype=np.int32)
+        index, offsets = np.divmod(positions, np.int32(size))
+        for g, copy in enumerate(copies):
+            self._open_last_block(g, copy, bool(new))
+            table = self.block_tables[g]
+            if fresh:
+                manager = pool.managers[g]
+                table.append([manager.alloc() for _ in range(fresh)])
+            slots.append(Slots(table.ids[index], offsets))
+        self.tokens += new
+        self.length = end
+        return slots
+
+    def _must_copy(self, g: int) -> bool:
+        """Will writing the next cell touch a block that is not this sequence's alone?"""
+        if self.length % self.pool.block_size == 0:
+            return False
+        b = int(self.block_tables[g].ids[-1])
+        m = self.pool.managers[g]
+        return m.refs(b) > 1 or (m.pinned(b) and m.prefix(b) is not None)
+
+    def _open_last_block(self, g: int, copy: bool, writes: bool) -> None:
+        """Make the partly filled last block writable."""
+        if not writes or self.length % self.pool.block_size == 0:
+            return
+        table, m = self.block_tables[g], self.pool.managers[g]
+        b = int(table.ids[-1])
+        if copy:
+            mine = m.alloc()
+            self.pool.copy_block(g, b, mine)
+            table.ids[-1] = mine
+            m.release(b)
+            m.counters["cow"] += 1
+        elif m.prefix(b) is not None:
+            # Trimmed into a published block: its later cells are about to change.
+            m.unpublish(b)
+
+    def commit(self) -> None:
+        """The K/V of all tokens is written: publish the blocks that are full now, drop those that slid out of view."""
+        size, pool = self.pool.block_size, self.pool
+        for i in range(len(self._chain), self.length // size):
+            parent = self._chain[-1] if i else None
+            self._chain.append(Prefix(parent, tuple(self.tokens[i * size : (i + 1) * size]), pool.seed))
+            for table, manager in zip(self.block_tables, pool.managers, strict=True):
+                if i >= table.first:
+                    manager.publish(int(table.ids[i]), self._chain[i])
+        for group, table, manager in zip(pool.groups, self.block_tables, pool.managers, strict=True):
+            keep = group.first_cell(self.length) // size
+            if keep > table.first:
+                for b in table.ids[table.first : keep].tolist():
+                    manager.release(b, cold=True)
+                    manager.counters["dropped"] += 1
+                table.ids[table.first : keep] = -1
+                table.first = keep
+
+    # -- sharing -----------------------------------------------------------------------------------------------
+    def fork(self) -> Sequence:
+        """A second sequence with the same tokens that shares every block."""
+        child = Sequence(self.pool)
+        child.length, child.tokens, child._chain = self.length, self.tokens.copy(), self._chain.copy()
+        child.block_tables = [BlockTable(t.ids.copy(), t.first) for t in self.block_tables]
+        for table, manager in zip(self.block_tables, self.pool.managers, strict=True):
+            for b in table.held():
+                manager.retain(b)
+        return child
+
+    @classmethod
+    def attach(cls, pool: KVPool, ids: Iterable[int], *, limit: int | None = None) -> tuple[Sequence, int]:
+        """A sequence that starts with the longest cached prefix of `ids`, and that prefix's length.
+
+        Whole blocks only, at most len(ids) - 1 tokens (one token has to be processed to get logits), at most `limit`.
+        """
+        tokens = [int(t) for t in ids]
+        most = max(0, len(tokens) - 1 if limit is None else min(limit, len(tokens) - 1))
+        chain = find_prefix(pool, tokens[: most // pool.block_size * pool.block_size])
+        seq = cls(pool)
+        seq.length = len(chain) * pool.block_size
+        seq.tokens = tokens[: seq.length]
+        seq._chain = chain
+        for g, group in enumerate(pool.groups):
+            first = group.first_cell(seq.length) // pool.block_size
+            found = [pool.managers[g].lookup(p) for p in chain[first:]]
+            blocks = [b for b in found if b is not None]
+            if len(blocks) != len(chain) - first:
+                raise RuntimeError("a cached block vanished between search and use")
+            seq.block_tables[g] = BlockTable(np.array([-1] * first + blocks, np.int32), first)
+        pool.counters["prefix_tokens"] += seq.length
+        return seq, seq.length
+
+    # -- shortening --------------------------------------------------------------------------------------------
+    def trim(self, length: int) -> None:
+        """Forget all tokens from position `length` on.
+
+        In a sliding group the cells that a query at `length` sees may have been dropped; they are taken back from the
+        prefix cache. Raises CapacityError, changing nothing, when they are gone (process the tokens again then).
+        """
+        if not 0 <= length <= self.length:
+            raise ConfigError(f"cannot trim a sequence of {self.length} tokens to {length}")
+        size, pool = self.pool.block_size, self.pool
+        n = -(-length // size)
+        back: list[list[int]] = []
+        for g, group in enumerate(pool.groups):
+            first = group.first_cell(length) // size
+            found = [pool.managers[g].find(p) for p in self._chain[first : min(self.block_tables[g].first, n)]]
+            back.append([b for b in found if b is not None])
+            if len(back[-1]) != len(found):
+                raise CapacityError(
+                    f"cannot trim to {length} tokens: the sliding-window cells before that position are gone; "
+                    "start from the tokens again"
+                )
+        for g, (table, manager) in enumerate(zip(self.block_tables, pool.managers, strict=True)):
+            for b in back[g]:
+                manager.retain(b)
+            # Deepest first: the end of a prefix is the least useful part of it.
+            for b in reversed(table.ids[max(n, table.first) :].tolist()):
+                manager.release(b)
+            if back[g]:
+                first = min(table.first, n) - len(back[g])
+                table.ids[first : first + len(back[g])] = back[g]
+                table.first = first
+            table.n = n
+            table.first = min(table.first, n)
+        del self._chain[length // size :]
+        del self.tokens[length:]
+        self.length = length
+
+    def free(self) -> None:
+        """Give all blocks back (pinned ones stay, see `unpin`); the sequence is empty afterwards. Idempotent."""
+        for table, manager in zip(self.block_tables, self.pool.managers, strict=True):
+            for b in reversed(table.held()):
+                manager.release(b)
+        self.length, self.tokens, self._chain = 0, [], []
+        self.block_tables = [BlockTable() for _ in self.pool.groups]
+
+    # -- pins and reports --------------------------------------------------------------------------------------
+    def pin(self) -> None:
+        """Keep the blocks that this sequence holds now, even after `free`, until `unpin`."""
+        new = [(g, b) for g, t in enumerate(self.block_tables) for b in t.held()]
+        for g, b in new:
+            self.pool.managers[g].pin(b)
+        self.unpin()
+        self._pins = new
+
+    def unpin(self) -> None:
+        for g, b in self._pins:
+            self.pool.managers[g].unpin(b)
+        self._pins = []
+
+    def used_blocks(self) -> list[set[int]]:
+        """Block ids that this sequence holds, per group."""
+        return [set(t.held()) for t in self.block_tables]
+
+    def shared_blocks(self) -> list[int]:
+        """Number of its blocks, per group, that other tables hold too."""
+        return [
+            sum(m.refs(b) > 1 for b in t.held()) for t, m in zip(self.block_tables, self.pool.managers, strict=True)
+        ]
+
+    def private_blocks(self) -> list[int]:
+        """Number of its blocks, per group, that no other table holds."""
+        return [
+            sum(m.refs(b) == 1 for b in t.held()) for t, m in zip(self.block_tables, self.pool.managers, strict=True)
+        ]
