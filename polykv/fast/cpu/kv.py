@@ -1,0 +1,107 @@
+"""Cache storage in the resident layout: allocate, append, read back, convert to and from the exchange layout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from polykv.fast.cpu._jit import kernel
+from polykv.fast.cpu.encode_exchange import exchange_load, exchange_store
+from polykv.fast.cpu.encode_row import decode_row, encode_row
+from polykv.fast.cpu.kv_cell import cell_load, cell_store
+from polykv.fast.cpu.kv_layout import DIM, RECORD, STORED, CpuArena, layout
+from polykv.types import F32, I32, U8, Codec, KVArena, Slots
+
+
+@kernel()
+def append_row(x: Any, geom: Any, table: Any, data: Any, block: int, offset: int) -> None:
+    """Encode the kv heads x [G, D] of one token into cell `offset` of `block`."""
+    y = np.empty(geom[STORED], np.float32)
+    codes = np.empty(geom[STORED], np.uint32)
+    scales = np.empty(geom[STORED], np.uint16)
+    for g in range(x.shape[0]):
+        encode_row(x[g], geom, table, y, codes, scales)
+        cell_store(codes, scales, geom, data[block, g], offset)
+
+
+@kernel()
+def _append(x: Any, geom: Any, table: Any, data: Any, blocks: Any, offsets: Any) -> None:
+    for r in range(x.shape[0]):
+        append_row(x[r], geom, table, data, blocks[r], offsets[r])
+
+
+@kernel()
+def _read(geom: Any, table: Any, data: Any, blocks: Any, out: Any) -> None:
+    y = np.empty(geom[STORED], np.float32)
+    codes = np.empty(geom[STORED], np.uint32)
+    scales = np.empty(geom[STORED], np.uint16)
+    for i in range(blocks.shape[0]):
+        for t in range(out.shape[1]):
+            for g in range(out.shape[2]):
+                cell_load(geom, data[blocks[i], g], t, codes, scales)
+                decode_row(codes, scales, geom, table, y)
+                out[i, t, g] = y[: geom[DIM]]
+
+
+@kernel()
+def _pack(geom: Any, table: Any, data: Any, blocks: Any, out: Any) -> None:
+    codes = np.empty(geom[STORED], np.uint32)
+    scales = np.empty(geom[STORED], np.uint16)
+    for i in range(blocks.shape[0]):
+        for t in range(out.shape[1]):
+            for g in range(out.shape[2]):
+                cell_load(geom, data[blocks[i], g], t, codes, scales)
+                exchange_store(codes, scales, geom, table, out[i, t, g])
+
+
+@kernel()
+def _unpack(geom: Any, exchange: Any, data: Any, blocks: Any) -> None:
+    codes = np.zeros(geom[STORED], np.uint32)
+    scales = np.empty(geom[STORED], np.uint16)
+    for i in range(blocks.shape[0]):
+        for t in range(exchange.shape[1]):
+            for g in range(exchange.shape[2]):
+                exchange_load(exchange[i, t, g], geom, codes, scales)
+                cell_store(codes, scales, geom, data[blocks[i], g], t)
+
+
+def _own(arena: KVArena) -> CpuArena:
+    if not isinstance(arena, CpuArena):
+        raise TypeError("this arena was allocated by another backend")
+    return arena
+
+
+def kv_alloc(codec: Codec, n_blocks: int, n_kv: int, head_dim: int, block_size: int) -> KVArena:
+    """Zeroed storage for n_blocks blocks (a `CpuArena`)."""
+    geom, table = layout(codec, head_dim, block_size)
+    data = np.zeros((n_blocks, n_kv, int(geom[RECORD])), np.uint8)
+    return CpuArena(codec, n_kv, head_dim, block_size, {"data": data}, geom, table)
+
+
+def kv_append(arena: KVArena, x: F32, slots: Slots) -> None:
+    """Encode x [R, n_kv, D] into the cells `slots`."""
+    a = _own(arena)
+    _append(np.ascontiguousarray(x), a.geom, a.table, a.fields["data"], slots.blocks, slots.offsets)
+
+
+def kv_read(arena: KVArena, blocks: I32) -> F32:
+    """True-space values [n, block_size, n_kv, D] of whole blocks."""
+    a = _own(arena)
+    out = np.empty((len(blocks), a.block_size, a.n_kv, a.head_dim), np.float32)
+    _read(a.geom, a.table, a.fields["data"], np.ascontiguousarray(blocks), out)
+    return out
+
+
+def kv_pack(arena: KVArena, blocks: I32) -> U8:
+    """Exchange layout [n, block_size, n_kv, exchange_bytes(D)] of whole blocks."""
+    a = _own(arena)
+    out = np.empty((len(blocks), a.block_size, a.n_kv, a.codec.exchange_bytes(a.head_dim)), np.uint8)
+    _pack(a.geom, a.table, a.fields["data"], np.ascontiguousarray(blocks), out)
+    return out
+
+
+def kv_unpack(arena: KVArena, blocks: I32, data: U8) -> None:
+    """Store exchange data [n, block_size, n_kv, exchange_bytes(D)] into whole blocks."""
+    a = _own(arena)
+    _unpack(a.geom, np.ascontiguousarray(data), a.fields["data"], np.ascontiguousarray(blocks))

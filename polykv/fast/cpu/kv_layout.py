@@ -1,0 +1,64 @@
+"""The resident layout: where the codes of a block lie, and the constants that kernels read.
+
+A block of one kv head is one record of bytes, codes first, then the float16 scales, so that a kernel meets one array
+per side whatever the codec. B tokens of D' stored values (D' = head_dim rounded up to the codec's group):
+
+    F32, F16    values  [D', B]            dims-major: all tokens of dim 0, then of dim 1
+    Q8_0        int8    [D', B]            scales [D'/32, B]
+    Q4_0        bytes   [D'/32, 16, B]     low nibble = dim j of the group, high nibble = dim j + 16; scales [D'/32, B]
+    LLOYD_MAX   bits    [B, 3 D'/8 bytes]  token-major, 3-bit stream, first value in the lowest bits; scales [D'/group, B]
+
+The K side is read with lanes along tokens, the V side with lanes along dims. Types that are usual for K are dims-major
+and those usual for V token-major, which makes the usual pairs free of transposes; the others transpose while lifting.
+Three bits as a plain stream because 8 codes are then 3 bytes: one load, one variable shift and one table permute
+yield 8 values without a mask. The scales behind the codes also absorb the read past the last code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from polykv.types import F32, Codec, Family, KVArena
+
+I64 = npt.NDArray[np.int64]
+
+# Entries of `geom`.
+FAMILY, DIM, STORED, GROUP, BLOCK, SCALE_AT, RECORD, X_GROUP, X_BYTES = range(9)
+# Offsets in `table`: 16 centroids (the 8 twice, so that a 4-bit lane index needs no mask), thresholds, rotation signs.
+CENTROIDS, THRESHOLDS, SIGNS1, SIGNS2 = 0, 16, 32, 160
+
+
+@dataclass(frozen=True, eq=False)
+class CpuArena(KVArena):
+    """A KVArena with its layout in the form that kernels read; its one field is `data`, uint8 [N, n_kv, RECORD]."""
+
+    geom: I64
+    table: F32
+
+
+@lru_cache(maxsize=64)
+def layout(codec: Codec, head_dim: int, block_size: int) -> tuple[I64, F32]:
+    """`geom` int64 [9] and `table` float32 [288] of a codec at one head_dim and block size."""
+    group, stored = codec.group(head_dim), codec.resident_dim(head_dim)
+    if codec.rotated and codec.bits != 3:
+        raise ValueError(f"the cpu backend has no {codec.bits}-bit rotated codec ({codec.name})")
+    if block_size % 32 or head_dim % 8:
+        raise ValueError(f"block size {block_size} must be a multiple of 32 and head_dim {head_dim} one of 8")
+    scale_at = block_size * stored * codec.bits // 8
+    scales = 0 if group == 1 else stored // group * block_size * 2
+    # Rows of 64 bytes keep a record on cache-line borders and cover the few bytes that vector loads read too far.
+    record = -(-(scale_at + scales) // 64) * 64
+    geom = [codec.family, head_dim, stored, group, block_size, scale_at, record, codec.block, codec.block_bytes]
+    table = np.zeros(288, np.float32)
+    if codec.family == Family.LLOYD_MAX:
+        table[CENTROIDS : CENTROIDS + 16] = np.tile(np.asarray(codec.centroids, np.float32), 2) * np.sqrt(
+            np.float32(codec.block / group)
+        )
+        table[THRESHOLDS : THRESHOLDS + 7] = codec.thresholds
+        table[SIGNS1 : SIGNS1 + 128] = codec.signs1
+        table[SIGNS2 : SIGNS2 + 128] = codec.signs2
+    return np.array(geom, np.int64), table
