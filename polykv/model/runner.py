@@ -1,0 +1,129 @@
+"""One step for a batch of sequences, any number of new tokens each.
+
+Prefill chunk, decode, verification of drafts and many agents at once are the same call: every item brings its new
+token ids, the step extends the sequences, lists the segments that the rows read, runs the model and returns logits.
+A step happens completely or not at all: when it fails or is interrupted, every sequence has its former length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from polykv.cache.pool import KVPool
+from polykv.cache.segments import plan_segments
+from polykv.cache.sequence import Sequence
+from polykv.errors import ConfigError, PolyKVError, PromptError
+from polykv.model.loader import Model
+from polykv.model.transformer import Transformer
+from polykv.ops import Ops
+from polykv.types import F32, I32, Activations, Slots
+
+Batch = list[tuple[Sequence, list[int]]]
+
+
+class Logits(Enum):
+    """Which rows of an item need logits."""
+
+    NONE = "none"
+    LAST = "last"
+    ALL = "all"
+
+
+@dataclass
+class StepCounters:
+    """What the steps of one runner did, summed over its life.
+
+    rows: tokens processed. head_rows: rows that got logits. What the rows read, and how much of it was shared, is
+    counted by the pool (`KVPool.counters`).
+    """
+
+    steps: int = 0
+    rows: int = 0
+    head_rows: int = 0
+
+
+class Runner:
+    """Runs steps of one model over one pool."""
+
+    def __init__(self, ops: Ops, model: Model, pool: KVPool, activations: Activations) -> None:
+        self.pool = pool
+        self.transformer = Transformer(ops, model, pool, activations)
+        self.counters = StepCounters()
+        self._vocab = model.config.vocab
+
+    def step(self, batch: Batch, logits: Logits | list[Logits] = Logits.LAST, *, out: F32 | None = None) -> F32:
+        """Append the new ids of every (sequence, ids) item and return float32 logits [rows asked for, V], in order.
+
+        logits: for all items, or one entry per item. out: receives the result when given.
+        Raises PromptError (an id outside the vocabulary), CapacityError (pool full) and PolyKVError (logits that are
+        not finite). After any exception the sequences are as before.
+        """
+        counts, flat = self._check(batch)
+        before = [s.length for s, _ in batch]
+        wanted = logits if isinstance(logits, list) else [logits] * len(batch)
+        head_rows = _head_rows(counts, wanted)
+        if not batch:
+            return np.zeros((0, self._vocab), np.float32)
+        positions = np.concatenate([np.arange(p, p + n, dtype=np.int32) for p, n in zip(before, counts, strict=True)])
+        try:
+            slots = _by_group([s.extend(ids) for s, ids in batch])
+            segments = plan_segments(self.pool, [(s, n) for (s, _), n in zip(batch, counts, strict=True)])
+            result = self.transformer.forward(flat, positions, slots, segments, head_rows, out)
+            _check_finite(result)
+        except BaseException:
+            # KeyboardInterrupt included: rows whose K and V are incomplete must never be read.
+            for (s, _), n in zip(batch, before, strict=True):
+                if s.length > n:
+                    s.trim(n)
+            raise
+        for s, _ in batch:
+            s.commit()
+        self.counters.steps += 1
+        self.counters.rows += len(flat)
+        self.counters.head_rows += len(head_rows)
+        return result
+
+    def _check(self, batch: Batch) -> tuple[list[int], I32]:
+        counts = [len(ids) for _, ids in batch]
+        if 0 in counts or len({id(s) for s, _ in batch}) < len(batch):
+            raise ConfigError("a step needs at least one new token for every sequence, and every sequence once")
+        flat = np.array([i for _, ids in batch for i in ids], np.int64)
+        if len(flat) and not (0 <= flat.min() and flat.max() < self._vocab):
+            bad = int(flat[(flat < 0) | (flat >= self._vocab)][0])
+            raise PromptError(f"token id {bad} is outside the vocabulary of {self._vocab}")
+        return counts, flat.astype(np.int32)
+
+
+def _head_rows(counts: list[int], wanted: Iterable[Logits]) -> I32:
+    """Row numbers of a step that need logits."""
+    rows: list[int] = []
+    end = 0
+    for n, want in zip(counts, wanted, strict=True):
+        end += n
+        rows.extend({Logits.NONE: range(0), Logits.LAST: range(end - 1, end), Logits.ALL: range(end - n, end)}[want])
+    return np.array(rows, np.int32)
+
+
+def _by_group(per_sequence: list[list[Slots]]) -> list[Slots]:
+    """Slots of all rows of a step, per cache group."""
+    if len(per_sequence) == 1:
+        return per_sequence[0]
+    groups = zip(*per_sequence, strict=True)
+    return [
+        Slots(np.concatenate([s.blocks for s in g]), np.concatenate([s.offsets for s in g])) for g in map(list, groups)
+    ]
+
+
+def _check_finite(logits: F32) -> None:
+    """Refuse NaN and infinity: sampling from them would give a token that means nothing."""
+    # max and min pass NaN on, so two reductions find every bad value without an array of flags.
+    if logits.size and not (np.isfinite(logits.max()) and np.isfinite(logits.min())):
+        rows = np.flatnonzero(~np.isfinite(logits).all(axis=1)).tolist()
+        raise PolyKVError(
+            f"the model gave logits that are not finite ({len(rows)} of {len(logits)} rows): "
+            "its file holds NaN or infinite weights, or a value overflowed; no token was chosen"
+        )

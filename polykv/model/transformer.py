@@ -1,0 +1,87 @@
+"""The forward pass: a `ModelConfig` and its weights, interpreted layer by layer.
+
+    h = embed(ids);  for each layer: h += attention(h), h += mlp(h);  logits = head(h[rows])
+
+Nothing here knows an architecture by name: what differs between models is in the configuration (windows, rope, scales)
+and in which weights are present (norms). Everything that stays the same from step to step (weights, arenas, which cache
+group and which rope a layer uses) is resolved once, at construction, so a step costs two calls per layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+import numpy as np
+
+from polykv.cache.pool import KVPool
+from polykv.config import RopeConfig
+from polykv.model.loader import Model
+from polykv.model.rope import angles
+from polykv.ops import Ops
+from polykv.types import F32, I32, Activations, Angles, AttentionWeights, LayerKV, MlpWeights, Segments, Slots
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """One layer, ready to run."""
+
+    attention: AttentionWeights
+    mlp: MlpWeights
+    kv: LayerKV
+    group: int  # cache group: which slots and segments
+    rope: int  # which of the distinct rope configurations
+
+
+class Transformer:
+    """A model bound to a backend and to the arenas of one pool."""
+
+    def __init__(self, ops: Ops, model: Model, pool: KVPool, activations: Activations) -> None:
+        self.ops, self.config, self.activations = ops, model.config, activations
+        self._embedding, self._head = model.embedding, model.head
+        ropes: dict[str, int] = {}
+        self._ropes: list[RopeConfig] = []
+        self.layers: list[Layer] = []
+        for i, layer in enumerate(model.config.layers):
+            if layer.rope.identity() not in ropes:
+                ropes[layer.rope.identity()] = len(self._ropes)
+                self._ropes.append(layer.rope)
+            rope = ropes[layer.rope.identity()]
+            self.layers.append(Layer(model.attention[i], model.mlp[i], pool.layer(i), pool.group_of(i), rope))
+
+    def angles(self, positions: I32) -> list[Angles]:
+        """Rope angles of the rows at `positions` [R], one entry per distinct rope of the model."""
+        return [angles(rope, positions) for rope in self._ropes]
+
+    def forward(
+        self,
+        ids: I32,
+        positions: I32,
+        slots: Seq[Slots],
+        segments: Seq[Segments],
+        head_rows: I32,
+        out: F32 | None = None,
+    ) -> F32:
+        """Logits [len(head_rows), V] of the rows `head_rows`, after writing K and V of all rows ids [R] to the cache.
+
+        slots and segments: one entry per cache group.
+        """
+        ops, act = self.ops, self.activations
+        ropes = self.angles(positions)
+        h = ops.embed(self._embedding, ids, self.config.embed_scale)
+        for layer in self.layers:
+            ops.attention_block(
+                h,
+                layer.attention,
+                layer.kv,
+                ropes[layer.rope],
+                segments[layer.group],
+                slots[layer.group],
+                activations=act,
+            )
+            ops.mlp_block(h, layer.mlp, activations=act)
+        if len(head_rows) == 0:
+            return np.zeros((0, self.config.vocab), np.float32)
+        if len(head_rows) < len(h):
+            h = h[head_rows]
+        return ops.head(h, self._head, activations=act, out=out)
