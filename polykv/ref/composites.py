@@ -62,7 +62,7 @@ def attention_block(
     kv_append(kv.k, rope(k, angles), slots)
     kv_append(kv.v, v, slots)
     o, _ = attend(rope(q, angles), segments, kv, scale=w.scale, window=w.window, softcap=w.softcap)
-    y = linear(o.reshape(n, -1), w.wo, activations=activations)
+    y = linear(o.reshape(n, w.n_heads * w.head_dim), w.wo, activations=activations)
     h += y if w.post_norm is None else rms_norm(y, w.post_norm, w.eps)
 
 

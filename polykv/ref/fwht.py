@@ -34,7 +34,7 @@ def rotate(x: Floats, signs1: F32, signs2: F32, *, inverse: bool = False) -> Any
     """The same for any float type, computed in that type."""
     first, last = (signs2, signs1) if inverse else (signs1, signs2)
     g = len(signs1)
-    groups = x.reshape(*x.shape[:-1], -1, g)
+    groups = x.reshape(*x.shape[:-1], x.shape[-1] // g, g)
     scale = x.dtype.type(1 / np.sqrt(g))
     return (hadamard(groups * first.astype(x.dtype)) * scale * last.astype(x.dtype)).reshape(x.shape)
 
@@ -43,7 +43,7 @@ def hadamard(x: Floats) -> Floats:
     """H x along the last axis, unnormalised."""
     shape, h = x.shape, 1
     while h < shape[-1]:
-        pairs = x.reshape(*shape[:-1], -1, 2, h)
+        pairs = x.reshape(*shape[:-1], shape[-1] // (2 * h), 2, h)
         a, b = pairs[..., 0, :], pairs[..., 1, :]
         x = np.stack([a + b, a - b], axis=-2)
         h *= 2

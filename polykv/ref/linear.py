@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from polykv.ref.scalar import int8_blocks
+from polykv.ref.scalar import flat, int8_blocks, split
 from polykv.ref.weights import dequantize, give
 from polykv.types import F32, WEIGHT_BLOCK, Activations, QuantTensor
 
@@ -34,5 +34,5 @@ def linear(x: F32, w: QuantTensor, *, activations: Activations, out: F32 | None 
 
 def round_activations(x: F32) -> F32:
     """x rounded to int8 per 32 values and scaled back."""
-    codes, d = int8_blocks(x.reshape(x.shape[0], -1, 32), limit=np.inf)
-    return (codes * d).reshape(x.shape)
+    codes, d = int8_blocks(split(x, 32), limit=np.inf)
+    return flat(codes * d)

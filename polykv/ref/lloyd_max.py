@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polykv.ref.fwht import Floats, rotate
-from polykv.ref.scalar import F16_MAX
+from polykv.ref.scalar import F16_MAX, flat, split
 from polykv.types import F32, U8, Codec
 
 # Longer values than this cannot be stored (the norm is fp16) but their squares would overflow the sum.
@@ -30,7 +30,7 @@ SMALLEST = np.float32(1e-10)
 
 def encode(codec: Codec, x: F32) -> U8:
     """x [..., 128 n] -> exchange bytes [..., 50 n]."""
-    groups = np.clip(x, -LARGEST, LARGEST).reshape(*x.shape[:-1], -1, codec.block)
+    groups = split(np.clip(x, -LARGEST, LARGEST), codec.block)
     n = _length(groups)
     inverse = np.where(n > SMALLEST, 1 / np.maximum(n, SMALLEST), np.float32(0))
     y = rotate(groups * inverse, *signs(codec, codec.block))
@@ -46,7 +46,7 @@ def decode(codec: Codec, data: U8, group: int) -> F32:
     norm, codes = unpack(data, group)
     # Tables are in units of a unit-norm 128-vector.
     table = np.array(codec.centroids, np.float32) * np.float32(np.sqrt(codec.block / group))
-    return (table[codes] * norm.astype(np.float32)).reshape(*data.shape[:-1], -1)
+    return flat(table[codes] * norm.astype(np.float32))
 
 
 def rotate_in(codec: Codec, x: Floats, group: int) -> Any:
@@ -82,16 +82,15 @@ def to_exchange(codec: Codec, data: U8, group: int) -> U8:
 
 def pack(norm: npt.NDArray[np.float16], codes: U8) -> U8:
     """norm [..., n, 1], codes [..., n, g] -> bytes [..., n (2 + 3 g / 8)]."""
-    quads = (codes & 3).reshape(*codes.shape[:-1], -1, 4)
+    quads = split(codes & 3, 4)
     low = quads[..., 0] | quads[..., 1] << 2 | quads[..., 2] << 4 | quads[..., 3] << 6
     high = np.packbits(codes >> 2, axis=-1, bitorder="little")
-    parts = np.concatenate([norm.view(np.uint8), low, high], axis=-1)
-    return parts.reshape(*codes.shape[:-2], -1)
+    return flat(np.concatenate([norm.view(np.uint8), low, high], axis=-1))
 
 
 def unpack(data: U8, group: int) -> tuple[npt.NDArray[np.float16], U8]:
     """Inverse of `pack`."""
-    parts = data.reshape(*data.shape[:-1], -1, group_bytes(group))
+    parts = split(data, group_bytes(group))
     norm = np.ascontiguousarray(parts[..., :2]).view(np.float16)
     low = parts[..., 2 : 2 + group // 4, None] >> np.array([0, 2, 4, 6], np.uint8) & np.uint8(3)
     high = np.unpackbits(parts[..., 2 + group // 4 :], axis=-1, bitorder="little")

@@ -10,6 +10,8 @@ Codes are chosen with the float32 scale, before it is rounded to fp16. Source: t
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 import numpy.typing as npt
 
@@ -18,32 +20,33 @@ from polykv.ref.quants_legacy import q8_0 as dequantize_q8_0
 from polykv.types import F32, U8
 
 F16_MAX = 65504.0
+T = TypeVar("T", bound=np.generic)
 
 
 def encode_q8_0(x: F32) -> U8:
     """x [..., 32 n] -> uint8 [..., 34 n]."""
-    codes, d = int8_blocks(_blocks(x), limit=F16_MAX)
-    return _join(d, codes.view(np.uint8), x.shape)
+    codes, d = int8_blocks(split(x, 32), limit=F16_MAX)
+    return _join(d, codes.view(np.uint8))
 
 
 def encode_q4_0(x: F32) -> U8:
     """x [..., 32 n] -> uint8 [..., 18 n]."""
-    blocks = _blocks(x)
+    blocks = split(x, 32)
     peak = np.take_along_axis(blocks, np.argmax(np.abs(blocks), axis=-1, keepdims=True), axis=-1)
     d = np.clip(peak / np.float32(-8), -F16_MAX, F16_MAX)
     scaled = blocks * _inverse(d) + np.float32(8.5)
     q = np.clip(scaled, 0, 15).astype(np.uint8)
-    return _join(d, q[..., :16] | q[..., 16:] << 4, x.shape)
+    return _join(d, q[..., :16] | q[..., 16:] << 4)
 
 
 def decode_q8_0(data: U8) -> F32:
     """uint8 [..., 34 n] -> [..., 32 n]."""
-    return dequantize_q8_0(data.reshape(*data.shape[:-1], -1, 34)).reshape(*data.shape[:-1], -1)
+    return flat(dequantize_q8_0(split(data, 34)))
 
 
 def decode_q4_0(data: U8) -> F32:
     """uint8 [..., 18 n] -> [..., 32 n]."""
-    return dequantize_q4_0(data.reshape(*data.shape[:-1], -1, 18)).reshape(*data.shape[:-1], -1)
+    return flat(dequantize_q4_0(split(data, 18)))
 
 
 def int8_blocks(x: F32, limit: float) -> tuple[npt.NDArray[np.int8], F32]:
@@ -61,10 +64,16 @@ def _inverse(d: F32) -> F32:
     return np.where(safe, np.float32(1) / np.where(safe, d, np.float32(1)), np.float32(0))
 
 
-def _blocks(x: F32) -> F32:
-    return x.reshape(*x.shape[:-1], -1, 32)
-
-
-def _join(d: F32, codes: U8, shape: tuple[int, ...]) -> U8:
+def _join(d: F32, codes: U8) -> U8:
     """fp16 scales and code bytes, block by block, as one byte string per vector."""
-    return np.concatenate([d.astype("<f2").view(np.uint8), codes], axis=-1).reshape(*shape[:-1], -1)
+    return flat(np.concatenate([d.astype("<f2").view(np.uint8), codes], axis=-1))
+
+
+def split(a: npt.NDArray[T], size: int) -> npt.NDArray[T]:
+    """[..., n size] -> [..., n, size]."""
+    return a.reshape(*a.shape[:-1], a.shape[-1] // size, size)
+
+
+def flat(a: npt.NDArray[T]) -> npt.NDArray[T]:
+    """[..., n, size] -> [..., n size]."""
+    return a.reshape(*a.shape[:-2], a.shape[-2] * a.shape[-1])
