@@ -103,6 +103,9 @@ class Identity:
                 value = tuple(value)
             elif type(value) is not item:
                 raise FormatError(where, f"identity.{f.name}", f"must be {item.__name__}")
+            if any(len(v) > 512 for v in (value if isinstance(value, tuple) else (value,)) if isinstance(v, str)):
+                # It would end up in an error message.
+                raise FormatError(where, f"identity.{f.name}", "has a text of more than 512 characters")
             values[f.name] = value
         return Identity(**values)  # type: ignore[arg-type]
 

@@ -174,6 +174,14 @@ class Sequence:
         pool.counters["prefix_tokens"] += seq.length
         return seq, seq.length
 
+    @classmethod
+    def restore(cls, pool: KVPool, ids: list[int], tables: list[BlockTable]) -> Sequence:
+        """A sequence whose K/V is already in the blocks of `tables`, which it takes over; publishes the full ones."""
+        seq = cls(pool)
+        seq.length, seq.tokens, seq.block_tables = len(ids), ids, tables
+        seq.commit()
+        return seq
+
     # -- shortening --------------------------------------------------------------------------------------------
     def trim(self, length: int) -> None:
         """Forget all tokens from position `length` on.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
 import polykv.cache.codecs as codecs
 from polykv.cache.pool import KVPool
 from polykv.cache.segments import plan_segments

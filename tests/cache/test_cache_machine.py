@@ -10,6 +10,7 @@ from fakes import PlainOps, check_contents, check_segments, make_pool, model, wr
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
 from polykv.cache.blocks import BlockManager, Prefix
 from polykv.cache.sequence import Sequence
 from polykv.errors import CapacityError

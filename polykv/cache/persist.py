@@ -1,0 +1,237 @@
+"""Save sequences with their K/V to one file and load them in another process, without re-encoding.
+
+Sections (safetensors, see `container`): `lengths` [n], `tokens` of all sequences in a row, `table.G` the block tables
+of cache group G in a row, and `layer.I.k`, `layer.I.v` [blocks of the group, block size, kv heads, bytes] in the
+exchange layout (docs/FORMATS.md). A block that several sequences share is stored once; tables number the stored
+blocks of their group from 0, -1 is a block that slid out of the window.
+
+Loading checks everything, checksums included, before the pool is touched.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from polykv.cache.container import Container, Section, write_file
+from polykv.cache.identity import Identity
+from polykv.cache.pool import KVPool
+from polykv.cache.sequence import BlockTable, Sequence
+from polykv.errors import ConfigError
+from polykv.types import I32, U8, KVArena
+
+FORMAT = "polykv-pool"
+# Blocks that are packed or unpacked at a time: bounds the memory of a save or load.
+_SLAB = 64
+MAX_SEQUENCES = 1 << 16
+
+
+def save_sequences(path: str | Path, sequences: list[Sequence], *, extra: dict[str, str] | None = None) -> int:
+    """Write committed sequences of one pool, in order, and `extra` texts of the caller; returns the file's bytes.
+
+    Raises ConfigError when there is nothing to save or the sequences are not of one pool.
+    """
+    if not sequences or any(s.pool is not sequences[0].pool for s in sequences):
+        raise ConfigError("save needs at least one sequence, all of one pool")
+    if len(sequences) > MAX_SEQUENCES:
+        raise ConfigError(f"{len(sequences)} sequences: one file holds {MAX_SEQUENCES} at most")
+    pool = sequences[0].pool
+    blocks, tables, valid = zip(*(_renumber(pool, g, sequences) for g in range(len(pool.groups))), strict=True)
+    small: dict[str, I32] = {
+        "lengths": np.array([s.length for s in sequences], np.int32),
+        "tokens": np.array([t for s in sequences for t in s.tokens], np.int32),
+    }
+    small |= {f"table.{g}": t for g, t in enumerate(tables)}
+    sections = [Section(name, "I32", a.shape) for name, a in small.items()]
+    sections += [Section(name, "U8", shape) for name, shape in _layer_shapes(pool, [len(b) for b in blocks])]
+
+    def data(name: str) -> Iterable[npt.NDArray[np.generic]]:
+        if name in small:
+            return [small[name]]
+        arena, g = _arena(pool, name)
+        return _packed(pool, arena, blocks[g], valid[g])
+
+    metadata = {"format": FORMAT, "identity": pool.identity.to_json(), "extra": json.dumps(extra or {})}
+    return write_file(Path(path), metadata, sections, data)
+
+
+def _renumber(pool: KVPool, g: int, sequences: list[Sequence]) -> tuple[I32, I32, I32]:
+    """Blocks to store of group g, the tables in their numbers, and the valid cells of each."""
+    number: dict[int, int] = {}
+    valid: dict[int, int] = {}
+    tables: list[int] = []
+    for s in sequences:
+        first = pool.groups[g].first_cell(s.length) // pool.block_size
+        for i, b in enumerate(s.block_tables[g].ids.tolist()):
+            if i < first:
+                tables.append(-1)
+                continue
+            tables.append(number.setdefault(b, len(number)))
+            valid[b] = max(valid.get(b, 0), min(pool.block_size, s.length - i * pool.block_size))
+    return np.array(list(number), np.int32), np.array(tables, np.int32), np.array(list(valid.values()), np.int32)
+
+
+def _packed(pool: KVPool, arena: KVArena, blocks: I32, valid: I32) -> Iterator[U8]:
+    for i in range(0, len(blocks), _SLAB):
+        data = np.array(pool.ops.kv_pack(arena, blocks[i : i + _SLAB]))
+        # Cells behind the last token may still hold what an earlier sequence wrote there; it is not ours to give.
+        data[np.arange(pool.block_size) >= valid[i : i + _SLAB, None]] = 0
+        yield data
+
+
+def _layer_shapes(pool: KVPool, n_blocks: list[int]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    for i in range(len(pool.model.layers)):
+        kv, n = pool.layer(i), n_blocks[pool.group_of(i)]
+        for side, a in (("k", kv.k), ("v", kv.v)):
+            yield f"layer.{i}.{side}", (n, pool.block_size, a.n_kv, a.codec.exchange_bytes(a.head_dim))
+
+
+def _arena(pool: KVPool, name: str) -> tuple[KVArena, int]:
+    _, i, side = name.split(".")
+    kv = pool.layer(int(i))
+    return (kv.k if side == "k" else kv.v), pool.group_of(int(i))
+
+
+# -- reading ---------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class PoolFile:
+    """What a file says about itself, for `inspect` and for callers that stored `extra` texts."""
+
+    identity: Identity
+    lengths: tuple[int, ...]
+    extra: dict[str, str]
+    nbytes: int
+
+
+def read_info(path: str | Path) -> PoolFile:
+    """The description of a saved pool; the K/V is neither read nor verified."""
+    with Container(Path(path)) as file:
+        identity = _identity(file)
+        if "lengths" not in file.sections:
+            raise file.error("lengths", "is missing")
+        return PoolFile(identity, tuple(file.array("lengths").tolist()), file.json("extra"), file.size)
+
+
+def load_sequences(path: str | Path, pool: KVPool) -> list[Sequence]:
+    """The saved sequences, in order, in blocks of `pool`; their prefixes can be reused as if computed here.
+
+    Raises MismatchError naming the field when the file belongs to another model or cache, FormatError when it is
+    malformed or damaged, CapacityError when there is no room. In all these cases the pool is as it was.
+    """
+    with Container(Path(path)) as file:
+        pool.identity.check(_identity(file))
+        saved = _Saved(file, pool)
+        file.verify()
+        for g, n in enumerate(saved.n_blocks):
+            pool.require(g, n)
+        taken: list[list[int]] = [[] for _ in pool.groups]
+        try:
+            for g, n in enumerate(saved.n_blocks):
+                pool.make_room(g, n)
+                taken[g] += [pool.managers[g].alloc() for _ in range(n)]
+            for name, _ in _layer_shapes(pool, saved.n_blocks):
+                arena, g = _arena(pool, name)
+                blocks = np.array(taken[g], np.int32)
+                for i, part in enumerate(file.rows(name, _SLAB)):
+                    pool.ops.kv_unpack(arena, blocks[i * _SLAB : i * _SLAB + len(part)], part)
+        except BaseException:
+            for manager, blocks_of in zip(pool.managers, taken, strict=True):
+                for b in blocks_of:
+                    manager.release(b)
+            raise
+    return saved.sequences(taken)
+
+
+def _identity(file: Container) -> Identity:
+    if file.metadata.get("format") != FORMAT:
+        raise file.error("format", f"is not {FORMAT}: a safetensors file, but not a saved pool")
+    return Identity.from_json(file.metadata.get("identity", ""), file.path)
+
+
+class _Saved:
+    """The small sections of a file, checked against the pool: sizes, ids, tables, and sharing that makes sense."""
+
+    def __init__(self, file: Container, pool: KVPool) -> None:
+        self._file, self._pool = file, pool
+        names = ["lengths", "tokens", *(f"table.{g}" for g in range(len(pool.groups)))]
+        for name in names:
+            s = file.sections.get(name)
+            if s is None or s.dtype != "I32" or len(s.shape) != 1:
+                raise file.error(name, "is missing or not a list of 32-bit integers")
+        lengths = file.array("lengths").astype(np.int64)
+        tokens = file.array("tokens")
+        if not 0 < len(lengths) <= MAX_SEQUENCES:
+            raise file.error("lengths", f"must list 1 to {MAX_SEQUENCES} sequences, has {len(lengths)}")
+        if (lengths < 0).any() or lengths.sum() != len(tokens):
+            raise file.error("lengths", f"do not add up to the {len(tokens)} tokens of the file")
+        if len(tokens) and not (tokens.min() >= 0 and tokens.max() < pool.model.vocab):
+            raise file.error("tokens", f"has ids outside the vocabulary of {pool.model.vocab}")
+        self.tokens: list[I32] = np.split(tokens, np.cumsum(lengths)[:-1])
+        sizes = -(-lengths // pool.block_size)
+        self.tables = [self._split_table(g, sizes) for g in range(len(pool.groups))]
+        self.n_blocks = [1 + max((int(t.max()) for t in ts if len(t)), default=-1) for ts in self.tables]
+        shapes = dict(_layer_shapes(pool, self.n_blocks))
+        for name, shape in shapes.items():
+            s = file.sections.get(name)
+            if s is None or s.dtype != "U8" or s.shape != shape:
+                raise file.error(name, f"must be bytes of shape {shape}" + (f", has {s.shape}" if s else ""))
+        if set(file.sections) != {*names, *shapes}:
+            raise file.error("header", "has sections that do not belong to a pool")
+        for g in range(len(pool.groups)):
+            self._check_sharing(g)
+
+    def _split_table(self, g: int, sizes: npt.NDArray[np.int64]) -> list[I32]:
+        table: I32 = self._file.array(f"table.{g}")
+        if sizes.sum() != len(table):
+            raise self._file.error(f"table.{g}", f"has {len(table)} blocks for {sizes.sum()}")
+        parts = np.split(table, np.cumsum(sizes)[:-1])
+        for ids, part in zip(self.tokens, parts, strict=True):
+            first = self._first(g, len(ids))
+            if (part[:first] != -1).any() or (part[first:] < 0).any():
+                raise self._file.error(f"table.{g}", "does not hold exactly the blocks that the window needs")
+        return parts
+
+    def _first(self, g: int, length: int) -> int:
+        return self._pool.groups[g].first_cell(length) // self._pool.block_size
+
+    def _check_sharing(self, g: int) -> None:
+        """A block may serve several sequences only at one position and after equal tokens; none may be unused."""
+        size, name = self._pool.block_size, f"table.{g}"
+        owner: dict[int, tuple[int, int]] = {}
+        agree: dict[tuple[int, int], int] = {}
+        for s, part in enumerate(self.tables[g]):
+            for i in range(self._first(g, len(self.tokens[s])), len(part)):
+                r, at = owner.setdefault(int(part[i]), (s, i))
+                if at != i:
+                    raise self._file.error(name, "uses one block at two positions")
+                if r != s:
+                    agree[r, s] = i
+        if len(owner) != self.n_blocks[g]:
+            raise self._file.error(name, "leaves stored blocks unused")
+        for (r, s), i in agree.items():
+            end = min((i + 1) * size, len(self.tokens[r]), len(self.tokens[s]))
+            if not np.array_equal(self.tokens[r][:end], self.tokens[s][:end]):
+                raise self._file.error(name, "shares a block between sequences of different tokens")
+
+    def sequences(self, taken: list[list[int]]) -> list[Sequence]:
+        """Sequences whose stored blocks are the pool's blocks `taken`, every one of which has one reference."""
+        pool = self._pool
+        found = []
+        for s, ids in enumerate(self.tokens):
+            tables = []
+            for g, manager in enumerate(pool.managers):
+                first = self._first(g, len(ids))
+                blocks = [taken[g][b] for b in self.tables[g][s][first:].tolist()]
+                for b in blocks:
+                    manager.retain(b)
+                tables.append(BlockTable(np.array([-1] * first + blocks, np.int32), first))
+            found.append(Sequence.restore(pool, ids.tolist(), tables))
+        for manager, blocks in zip(pool.managers, taken, strict=True):
+            for b in blocks:
+                manager.release(b)
+        return found
