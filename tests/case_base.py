@@ -1,0 +1,122 @@
+"""What a case is, and the seeded data that cases are made of. Imports no pytest: benchmarks read the cases too."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from polykv import ref
+from polykv.ops import AGREEMENT, Agreement, Ops
+from polykv.types import F32, U8, WEIGHT_BLOCK, Codec, QuantTensor, WeightType
+
+Arrays = tuple[np.ndarray, ...]
+FLOATS = (WeightType.F32, WeightType.F16, WeightType.BF16)
+HEAD_DIMS = (16, 64, 80, 96, 128, 192, 256, 512)
+
+# Byte offsets of the fp16 scales in a block: random bytes there would give infinities.
+HALVES: dict[WeightType, tuple[int, ...]] = {
+    WeightType.Q4_0: (0,),
+    WeightType.Q4_1: (0, 2),
+    WeightType.Q5_0: (0,),
+    WeightType.Q5_1: (0, 2),
+    WeightType.Q8_0: (0,),
+    WeightType.Q2_K: (80, 82),
+    WeightType.Q3_K: (108,),
+    WeightType.Q4_K: (0, 2),
+    WeightType.Q5_K: (0, 2),
+    WeightType.Q6_K: (208,),
+    WeightType.IQ4_NL: (0,),
+    WeightType.IQ4_XS: (0,),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One operation on one input.
+
+    prepare(ops) makes the seeded inputs and whatever state the backend needs, and returns the call; the call runs the
+    operation and returns its results, every time the same. Benchmarks time the call alone.
+    cost (class COST): squared error per vector of the codes that the call returned.
+    """
+
+    op: str
+    id: str
+    prepare: Callable[[Ops], Callable[[], Arrays]]
+    cost: Callable[[Arrays], np.ndarray] | None = None
+
+    @property
+    def agreement(self) -> Agreement:
+        return AGREEMENT[self.op]
+
+    def __str__(self) -> str:
+        return f"{self.op}-{self.id}"
+
+
+def seeded(name: str) -> np.random.Generator:
+    """A generator that depends on the case's own name: adding a case changes no other."""
+    return np.random.default_rng(zlib.crc32(name.encode()))
+
+
+def normal(rng: np.random.Generator, *shape: int, scale: float = 1.0) -> F32:
+    return (rng.standard_normal(shape) * scale).astype(np.float32)
+
+
+def poison(*shape: int) -> F32:
+    """An output buffer full of NaN: a value that an operation forgets to write is seen."""
+    return np.full(shape, np.nan, np.float32)
+
+
+def weight(rng: np.random.Generator, kind: WeightType, rows: int, cols: int, gain: float = 1.0) -> QuantTensor:
+    """A random matrix of any type whose products with unit-variance rows have variance near gain^2."""
+    values, size = WEIGHT_BLOCK[kind]
+    if kind in FLOATS:
+        x = normal(rng, rows, cols, scale=gain / np.sqrt(cols))
+        if kind == WeightType.F16:
+            return QuantTensor(kind, x.astype("<f2").view(np.uint8), cols)
+        if kind == WeightType.BF16:
+            return QuantTensor(kind, (x.view("<u4") >> 16).astype("<u2").view(np.uint8), cols)
+        return QuantTensor(kind, x.view(np.uint8), cols)
+    blocks = rng.integers(0, 256, (rows, cols // values, size), dtype=np.uint8)
+
+    def set_scales(d: np.ndarray) -> QuantTensor:
+        for at in HALVES[kind]:
+            blocks[..., at : at + 2] = d.astype("<f2").view(np.uint8)
+        return QuantTensor(kind, blocks.reshape(rows, -1), cols)
+
+    spread = rng.uniform(0.5, 1.5, (rows, cols // values, 1))
+    have = float(np.std(ref.dequantize(set_scales(spread))))
+    return set_scales(spread * gain / (have * np.sqrt(cols)))
+
+
+def vectors(name: str, codec: Codec, kind: str, *shape: int) -> F32:
+    """Vectors [..., D] of one kind: what a codec must survive."""
+    rng = seeded(f"{name}-{codec.name}-{kind}-{shape}")
+    if kind == "student":
+        return rng.standard_t(3, shape).astype(np.float32)
+    x = normal(rng, *shape)
+    if kind == "outlier":
+        x[..., rng.integers(shape[-1])] *= 100
+    elif kind == "huge":
+        x *= np.float32(1e6)
+        x[..., 0] = 3e9
+    elif kind == "tiny":
+        x *= np.float32(1e-12)
+    elif kind == "zeros":
+        x[::2] = 0
+    elif kind == "constant":
+        x[...] = x[..., :1]
+    return x
+
+
+def stored(name: str, codec: Codec, *shape: int) -> U8:
+    """Exchange bytes of random vectors [..., D], some of them zero: the same codes for every backend."""
+    return ref.encode(codec, vectors(name, codec, "zeros", *shape))
+
+
+def squared_error(codec: Codec, x: F32, data: U8) -> np.ndarray:
+    """Per vector, in float64, after decoding with the reference."""
+    y = ref.decode(codec, data, x.shape[-1]).astype(np.float64)
+    return np.square(y - x).sum(axis=-1)

@@ -1,0 +1,152 @@
+"""Cases of the composites: attention block, MLP block, head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from case_attention import Plan, Seq, layer
+from case_base import Arrays, Case, normal, poison, seeded, weight
+
+from polykv.ops import Ops
+from polykv.types import Activations, Angles, AttentionWeights, Glu, HeadWeights, MlpWeights, WeightType
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One layer: a llama-like one has neither q/k norms nor post norms, a gemma-like one has both."""
+
+    name: str
+    embd: int
+    n_heads: int
+    n_kv: int
+    head_dim: int
+    ffn: int
+    gemma: bool
+    kinds: tuple[WeightType, WeightType]
+    window: int = 0
+    softcap: float = 0.0
+
+
+LLAMA = Shape("llama", 576, 9, 3, 64, 1536, False, (WeightType.Q4_1, WeightType.Q8_0))
+GEMMA = Shape("gemma", 640, 4, 1, 256, 2048, True, (WeightType.Q5_0, WeightType.Q8_0), window=100)
+KQUANT = Shape("kquant", 256, 4, 4, 80, 512, False, (WeightType.Q4_K, WeightType.F16), softcap=20.0)
+SHAPES = (LLAMA, GEMMA, KQUANT)
+PLANS = {
+    "decode": Plan((Seq(100, 1),)),
+    "agents": Plan((Seq(129, 1), Seq(150, 1), Seq(190, 5)), shared=128),
+    "prefill": Plan((Seq(63, 63),)),
+}
+
+
+def cases() -> Iterator[Case]:
+    for shape in SHAPES:
+        for activations in Activations:
+            for plan in PLANS:
+                for tier in ("f32", "q8_0/turbo3"):
+                    yield attention_block(shape, plan, tier, activations)
+            for n in (1, 8, 63):
+                yield mlp_block(shape, n, activations)
+            yield head(shape, 1, 320, activations)
+            yield head(shape, 5, 1000, activations)
+
+
+def attention_weights(shape: Shape) -> AttentionWeights:
+    rng = seeded(shape.name)
+    a, b = shape.kinds
+    width, narrow = shape.n_heads * shape.head_dim, shape.n_kv * shape.head_dim
+    post = 1 + normal(rng, shape.embd, scale=0.1) if shape.gemma else None
+    qn, kn = (1 + normal(rng, shape.head_dim, scale=0.1) if shape.gemma else None for _ in range(2))
+    # wo of a type with blocks of 256 needs a width that they divide.
+    wo = a if width % 256 == 0 or a != WeightType.Q4_K else b
+    return AttentionWeights(
+        norm=1 + normal(rng, shape.embd, scale=0.1),
+        wq=weight(rng, a, width, shape.embd),
+        wk=weight(rng, b, narrow, shape.embd),
+        wv=weight(rng, a, narrow, shape.embd),
+        wo=weight(rng, wo, shape.embd, width),
+        q_norm=qn,
+        k_norm=kn,
+        post_norm=post,
+        n_heads=shape.n_heads,
+        n_kv=shape.n_kv,
+        head_dim=shape.head_dim,
+        scale=shape.head_dim**-0.5,
+        window=shape.window,
+        softcap=shape.softcap,
+        eps=1e-6,
+    )
+
+
+def mlp_weights(shape: Shape) -> MlpWeights:
+    rng = seeded(shape.name + "mlp")
+    a, b = shape.kinds
+    return MlpWeights(
+        norm=1 + normal(rng, shape.embd, scale=0.1),
+        gate=weight(rng, a, shape.ffn, shape.embd),
+        up=weight(rng, a, shape.ffn, shape.embd),
+        down=weight(rng, b, shape.embd, shape.ffn),
+        post_norm=1 + normal(rng, shape.embd, scale=0.1) if shape.gemma else None,
+        glu=Glu.GELU_TANH if shape.gemma else Glu.SILU,
+        eps=1e-6,
+    )
+
+
+def angles_of(positions: np.ndarray, shape: Shape) -> Angles:
+    half = shape.head_dim // 2
+    t = positions[:, None] * 1e4 ** (-np.arange(half) / half)
+    return Angles(np.cos(t).astype(np.float32), np.sin(t).astype(np.float32), not shape.gemma)
+
+
+def attention_block(shape: Shape, plan: str, tier: str, activations: Activations) -> Case:
+    name = f"{shape.name}-{plan}-{tier.replace('/', '+')}-{activations.name}"
+
+    def prepare(ops: Ops) -> Callable[[], Arrays]:
+        p = PLANS[plan]
+        segments, slots, n_blocks = p.build(name)
+        w = attention_weights(shape)
+        kv = layer(ops, tier, n_blocks, shape.n_kv, shape.head_dim, p.size)
+        h0 = normal(seeded(name), p.n_rows, shape.embd)
+        angles = angles_of(segments.positions, shape)
+
+        def call() -> Arrays:
+            h = h0.copy()
+            ops.attention_block(h, w, kv, angles, segments, slots, activations=activations)
+            # The branch alone: h itself would hide its error.
+            return (h - h0,)
+
+        return call
+
+    return Case("attention_block", name, prepare)
+
+
+def mlp_block(shape: Shape, n: int, activations: Activations) -> Case:
+    name = f"{shape.name}-{n}-{activations.name}"
+
+    def prepare(ops: Ops) -> Callable[[], Arrays]:
+        w = mlp_weights(shape)
+        h0 = normal(seeded(name), n, shape.embd)
+
+        def call() -> Arrays:
+            h = h0.copy()
+            ops.mlp_block(h, w, activations=activations)
+            return (h - h0,)
+
+        return call
+
+    return Case("mlp_block", name, prepare)
+
+
+def head(shape: Shape, n: int, vocab: int, activations: Activations) -> Case:
+    name = f"{shape.name}-{n}x{vocab}-{activations.name}"
+
+    def prepare(ops: Ops) -> Callable[[], Arrays]:
+        rng = seeded(name)
+        w = HeadWeights(
+            1 + normal(rng, shape.embd, scale=0.1), weight(rng, shape.kinds[1], vocab, shape.embd), shape.softcap, 1e-6
+        )
+        h = normal(rng, n, shape.embd)
+        return lambda: (ops.head(h, w, activations=activations, out=poison(n, vocab)),)
+
+    return Case("head", name, prepare)

@@ -1,0 +1,112 @@
+"""Every fast backend against the reference, case by case; and the rules that make such a comparison worth something."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from agreement import worst_cost, worst_error
+from case_base import Arrays, Case
+from cases import CASES
+
+from polykv.ops import AGREEMENT, BACKENDS, OPERATIONS, Agreement, Ops, load
+
+FAST = tuple(b for b in BACKENDS if b != "ref")
+
+# (backend, operation) -> why it has no twin.
+MISSING: dict[tuple[str, str], str] = {}
+
+
+@pytest.fixture(scope="module")
+def worst(request: pytest.FixtureRequest) -> Iterator[dict[tuple[str, str], tuple[float, str]]]:
+    """Largest error per backend and operation, printed when all cases have run."""
+    table: dict[tuple[str, str], tuple[float, str]] = defaultdict(lambda: (0.0, "-"))
+    yield table
+    terminal = request.config.pluginmanager.getplugin("terminalreporter")
+    for (name, op), (error, where) in sorted(table.items()):
+        kind = AGREEMENT[op]
+        terminal.write_line(f"  {name} {op:15} {kind.name:5} {error:.1e} of {kind.value:.0e} in {where}")
+
+
+def run(name: str, case: Case) -> Arrays:
+    call = case.prepare(load(name))
+    call()
+    # The second result is compared: a call must not depend on what the first one left behind.
+    return call()
+
+
+@pytest.mark.parametrize("name", FAST)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_twin(name: str, case: Case, worst: dict[tuple[str, str], tuple[float, str]]) -> None:
+    if (name, case.op) in MISSING:
+        pytest.skip(MISSING[name, case.op])
+    got, want = run(name, case), run("ref", case)
+    if case.agreement is Agreement.COST:
+        assert case.cost is not None
+        assert [g.shape for g in got] == [w.shape for w in want]
+        error = worst_cost(case.cost(got), case.cost(want))
+    else:
+        error = worst_error(case.agreement, got, want)
+    if error >= worst[name, case.op][0]:
+        worst[name, case.op] = (error, case.id)
+    assert error <= case.agreement.value
+
+
+def test_every_operation_has_cases_and_a_class() -> None:
+    assert {c.op for c in CASES} == set(OPERATIONS) == set(AGREEMENT)
+
+
+def test_case_ids_are_unique() -> None:
+    assert len({str(c) for c in CASES}) == len(CASES)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_signatures_are_those_of_the_protocol(name: str) -> None:
+    def shape(fn: Any, drop: int) -> list[tuple[str, Any, Any]]:
+        parameters = list(inspect.signature(fn).parameters.values())[drop:]
+        return [(p.name, p.kind, p.default) for p in parameters]
+
+    module = importlib.import_module("polykv.ref" if name == "ref" else f"polykv.fast.{name}")
+    lacking = [op for op in OPERATIONS if not callable(getattr(module, op, None))]
+    assert lacking == [op for op in OPERATIONS if (name, op) in MISSING]
+    for op in OPERATIONS:
+        if op not in lacking:
+            assert shape(getattr(module, op), 0) == shape(getattr(Ops, op), 1), op
+
+
+def test_missing_twins_are_named_with_a_reason() -> None:
+    for (name, op), reason in MISSING.items():
+        assert name in FAST and op in OPERATIONS and len(reason) > 20
+
+
+def test_cost_cases_say_what_their_cost_is() -> None:
+    assert all((c.cost is not None) == (c.agreement is Agreement.COST) for c in CASES)
+
+
+@pytest.mark.parametrize("op", OPERATIONS)
+def test_a_wrong_result_is_noticed(op: str) -> None:
+    """The suite itself: a small change of any result must exceed the tolerance."""
+    case = next(c for c in CASES if c.op == op)
+    want = run("ref", case)
+    wrong = tuple(damaged(a) for a in want)
+    if case.agreement is Agreement.COST:
+        assert case.cost is not None
+        assert worst_cost(case.cost(wrong), case.cost(want)) > case.agreement.value
+    else:
+        assert worst_error(case.agreement, wrong, want) > case.agreement.value
+
+
+def damaged(a: np.ndarray) -> np.ndarray:
+    """A copy with one value changed a little."""
+    b = a.copy()
+    if b.size == 0:
+        return b
+    flat = b.reshape(-1)
+    at = int(np.argmax(np.abs(np.where(np.isfinite(flat), flat, 0)))) if b.dtype.kind == "f" else b.size // 2
+    flat[at] = flat[at] * 1.5 if b.dtype.kind == "f" else flat[at] ^ 1
+    return b
