@@ -92,7 +92,7 @@ class Runner:
         if 0 in counts or len({id(s) for s, _ in batch}) < len(batch):
             raise ConfigError("a step needs at least one new token for every sequence, and every sequence once")
         flat = np.array([i for _, ids in batch for i in ids], np.int64)
-        if len(flat) and not (0 <= flat.min() and flat.max() < self._vocab):
+        if len(flat) and not (flat.min() >= 0 and flat.max() < self._vocab):
             bad = int(flat[(flat < 0) | (flat >= self._vocab)][0])
             raise PromptError(f"token id {bad} is outside the vocabulary of {self._vocab}")
         return counts, flat.astype(np.int32)

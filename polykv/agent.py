@@ -1,0 +1,156 @@
+"""One reader of a document: shares its beginning with others, has a history of its own."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from polykv.cache.sequence import Sequence
+from polykv.engine import Engine
+from polykv.engine_options import Options, make_request
+from polykv.engine_request import Generation, Request
+from polykv.engine_stream import Stream
+from polykv.errors import CapacityError, ConfigError
+from polykv.prompt import Prompts, common_prefix
+
+
+class Agent:
+    """A conversation whose K/V stays in the cache from turn to turn.
+
+    tokens: everything said so far, document included. Made by `SharedKVPool.fork` and `LLM.chat`.
+    """
+
+    def __init__(self, engine: Engine, prompts: Prompts, sequence: Sequence, document: str = "", system: str = ""):
+        self._engine, self._prompts, self._document, self._system = engine, prompts, document, system
+        self._sequence: Sequence | None = sequence
+        self.tokens: list[int] = list(sequence.tokens)
+        self._prefix_n = len(self.tokens)
+        # Number of tokens before each turn; empty = nothing asked yet.
+        self.turns: list[int] = []
+        self._active: Request | None = None
+
+    @property
+    def sequence(self) -> Sequence:
+        """The agent's sequence. Raises ConfigError after `free`."""
+        if self._sequence is None:
+            raise ConfigError("this agent was freed; fork the pool again")
+        return self._sequence
+
+    @property
+    def freed(self) -> bool:
+        return self._sequence is None
+
+    # -- turns ---------------------------------------------------------------------------------------------------
+    def ask(self, question: str, **options: Unpack[Options]) -> Generation:
+        """Put a question as the next turn and return the answer."""
+        return self._run(self.question(question, **options))
+
+    def generate(self, text: str, **options: Unpack[Options]) -> Generation:
+        """Continue after `text`, appended to the tokens as it is, without a template."""
+        ids = self.tokens + self._prompts.text(text, begin=not self.tokens)
+        return self._run(self._request(ids, (), options))
+
+    def stream(self, question: str, **options: Unpack[Options]) -> Stream:
+        """Like `ask`, as an iterator of text pieces. The turn counts when the stream is finished or closed."""
+        request = self.question(question, **options)
+        try:
+            return self._engine.stream(request)
+        except BaseException:
+            self._discard()
+            raise
+
+    def question(self, question: str, **options: Unpack[Options]) -> Request:
+        """The request of a question, for callers that run several agents in one `Engine.run`."""
+        self._settle()
+        if len(self.tokens) == self._prefix_n:
+            ids = self._prompts.first(question, self._document, self._system)
+        else:
+            ids = self.tokens + self._prompts.next(question, self.tokens[-1])
+        return self._request(ids, self._prompts.stop, options)
+
+    def _request(self, ids: list[int], stop: tuple[str, ...], options: Options) -> Request:
+        self._settle()
+        # A question may share a little less than the document's end with the others (the tokenizer joined characters),
+        # and at least one token must be computed to predict the next.
+        if self.sequence.length == 0:
+            self._sequence, _ = Sequence.attach(self.sequence.pool, ids)
+        keep = min(len(common_prefix(self.sequence.tokens, ids)), len(ids) - 1)
+        if keep < self.sequence.length:
+            self._rewind(keep)
+        self._active = make_request(ids, self.sequence, stop, **options)
+        return self._active
+
+    def _run(self, request: Request) -> Generation:
+        try:
+            generation = self._engine.run([request])[0]
+        except BaseException:
+            self._discard()
+            raise
+        self._settle()
+        return generation
+
+    def _discard(self) -> None:
+        """Forget a request that failed or was interrupted: the history is as before it."""
+        self._active = None
+        self._rewind(len(self.tokens))
+
+    def _settle(self) -> None:
+        """Take over what the last request added."""
+        if self._active is None:
+            return
+        if not self._active.done:
+            raise ConfigError("this agent is still answering; finish or close its stream first")
+        self.turns.append(len(self.tokens))
+        self.tokens = list(self._active.ids)
+        self._active = None
+
+    # -- memory --------------------------------------------------------------------------------------------------
+    def trim(self, n_tokens: int) -> None:
+        """Forget everything after the first n_tokens; `agent.trim(agent.turns[-1])` takes the last turn back.
+
+        Raises ConfigError for a number beyond the tokens there are or inside the shared document.
+        """
+        self._settle()
+        if not self._prefix_n <= n_tokens <= len(self.tokens):
+            raise ConfigError(f"cannot keep {n_tokens} tokens: the agent has {self._prefix_n} to {len(self.tokens)}")
+        self.tokens = self.tokens[:n_tokens]
+        self.turns = [t for t in self.turns if t < n_tokens]
+        self._rewind(n_tokens)
+
+    def _rewind(self, length: int) -> None:
+        """Shorten the sequence to `length` tokens at most."""
+        sequence = self.sequence
+        if sequence.length <= length:
+            return
+        try:
+            sequence.trim(length)
+        except CapacityError:
+            # Cells that a sliding window needs at that position are gone: start again from what the cache still has;
+            # the next request computes the rest.
+            ids = sequence.tokens[: length + 1]
+            sequence.free()
+            self._sequence, _ = Sequence.attach(sequence.pool, ids)
+
+    def fork(self) -> Agent:
+        """A second agent with the same history; both go on independently and share what they have."""
+        self._settle()
+        twin = Agent(self._engine, self._prompts, self.sequence.fork(), self._document, self._system)
+        twin.tokens, twin.turns, twin._prefix_n = list(self.tokens), list(self.turns), self._prefix_n
+        return twin
+
+    def free(self) -> None:
+        """Give the private blocks back. Safe to call twice."""
+        if self._active is not None and not self._active.done:
+            self._engine.drop([self._active])
+        self._active = None
+        if self._sequence is not None:
+            self._sequence.free()
+            self._sequence = None
+
+    def __del__(self) -> None:
+        self.free()
+
+    def __enter__(self) -> Agent:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.free()

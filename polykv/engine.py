@@ -1,0 +1,291 @@
+"""The engine: a queue of requests in, tokens and text out, as many sequences per step as there are.
+
+Every step takes one token of each sequence that is generating and, beside them, the next chunk of the prompts that are
+still being read, so a long prompt does not stop the others. What a request gets never depends on the company it has:
+the rows of a step do not influence each other (docs/ARCHITECTURE.md) and random numbers depend on seed and index only.
+That is also why a request can be put back when the cache is full and computed again later with the same result.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+from weakref import WeakSet
+
+from polykv.cache.pool import KVPool
+from polykv.cache.sequence import Sequence
+from polykv.engine_capacity import fits
+from polykv.engine_request import Finish, Generation, Request
+from polykv.engine_stream import Stream
+from polykv.errors import CapacityError, ConfigError, PromptError
+from polykv.model.runner import Logits, Runner
+from polykv.ops import Ops
+from polykv.sampling import choose
+from polykv.text.stream import TextStream
+from polykv.text.tokenizer import Tokenizer
+from polykv.types import F32
+
+
+class Releasable(Protocol):
+    """Something that holds blocks it can do without."""
+
+    def release(self) -> bool:
+        """Give them back; True when there were any."""
+        ...
+
+
+@dataclass
+class EngineCounters:
+    """Sums over the life of an engine. Steps that process any prompt chunk count as prefill, all others as decode."""
+
+    requests: int = 0
+    prompt_n: int = 0
+    cache_n: int = 0
+    preempted: int = 0
+    prefill_rows: int = 0
+    prefill_s: float = 0.0
+    decode_rows: int = 0
+    decode_s: float = 0.0
+
+
+class Engine:
+    """Schedules requests over one runner and one pool. Not thread-safe: one thread drives it.
+
+    context: longest sequence in tokens. chunk: prompt tokens per step. max_batch: sequences per step.
+    """
+
+    def __init__(
+        self,
+        ops: Ops,
+        runner: Runner,
+        tokenizer: Tokenizer,
+        *,
+        context: int,
+        chunk: int = 512,
+        max_batch: int = 64,
+    ) -> None:
+        if min(context, chunk, max_batch) < 1:
+            raise ConfigError("context, chunk and max_batch must be at least 1")
+        self.runner, self.tokenizer, self.context, self.chunk, self.max_batch = (
+            runner,
+            tokenizer,
+            context,
+            chunk,
+            max_batch,
+        )
+        self.pool: KVPool = runner.pool
+        self.counters = EngineCounters()
+        # Asked to free what they keep for convenience when the cache is full, before a request is put back or refused.
+        self.idle: WeakSet[Releasable] = WeakSet()
+        self._ops = ops
+        self._queue: deque[Request] = deque()
+        self._running: list[Request] = []
+        # Length that a sequence had when its request was admitted; what preemption goes back to.
+        self._start: dict[int, int] = {}
+
+    # -- front ---------------------------------------------------------------------------------------------------
+    def submit(self, request: Request) -> Request:
+        """Put a request in the queue, after checking that it can fit at all.
+
+        Raises PromptError when the prompt is longer than the context allows.
+        """
+        need = len(request.prompt) + (request.max_tokens != 0)
+        if need > self.context:
+            raise PromptError(
+                f"the prompt has {len(request.prompt)} tokens, and with {need - len(request.prompt)} to generate needs "
+                f"a context of {need}; this session has {self.context}: shorten the prompt or raise the context (--ctx)"
+            )
+        if request.sequence is not None:
+            have = list(request.sequence.tokens)
+            if len(have) >= len(request.prompt) or have != request.prompt[: len(have)]:
+                raise PromptError("the prompt does not continue the tokens of the given sequence")
+        wanted = self.context if request.max_tokens is None else len(request.prompt) + request.max_tokens
+        request.limit = min(wanted, self.context)
+        request.text = TextStream(self.tokenizer, request.stop)
+        self._queue.append(request)
+        return request
+
+    def run(self, requests: Iterable[Request]) -> list[Generation]:
+        """Submit all, step until all are done, return their generations in order.
+
+        When it fails or is interrupted (KeyboardInterrupt), the given requests are cancelled, their blocks are given
+        back and the exception goes on; the engine stays usable.
+        """
+        requests = list(requests)
+        try:
+            for r in requests:
+                self.submit(r)
+            while not all(r.done for r in requests):
+                self.step()
+        except BaseException:
+            self.drop(requests)
+            raise
+        return [r.result() for r in requests]
+
+    def stream(self, request: Request) -> Stream:
+        """Submit a request and iterate over its text as it appears."""
+        return Stream(self, self.submit(request))
+
+    def drop(self, requests: Iterable[Request]) -> None:
+        """Cancel requests at once and give back what they hold."""
+        for r in requests:
+            if not r.done:
+                self._end(r, Finish.CANCELLED)
+
+    @property
+    def busy(self) -> bool:
+        """Whether any request is waiting or running."""
+        return bool(self._queue or self._running)
+
+    # -- one step ------------------------------------------------------------------------------------------------
+    def step(self) -> bool:
+        """Advance every running request; False when there was nothing to do."""
+        self.drop([r for r in [*self._queue, *self._running] if r.cancelled])
+        self._admit()
+        batch = self._batch()
+        if not batch:
+            return False
+        began = time.perf_counter()
+        wants = [Logits.LAST if self._completes(r, ids) and r.max_tokens != 0 else Logits.NONE for r, ids in batch]
+        try:
+            logits = self.runner.step([(_sequence(r), ids) for r, ids in batch], wants)
+        except CapacityError:
+            if not self._make_room():
+                raise
+            return True
+        ready = [r for (r, _), w in zip(batch, wants, strict=True) if w is Logits.LAST]
+        self._account(batch, time.perf_counter() - began)
+        self._choose(ready, logits)
+        for r, _ in batch:
+            if not r.done and r.max_tokens == 0 and _sequence(r).length == len(r.prompt):
+                self._end(r, Finish.LENGTH)
+        return True
+
+    def _admit(self) -> None:
+        while self._queue and len(self._running) < self.max_batch:
+            request = self._queue[0]
+            if not self._has_room(request):
+                break
+            self._queue.popleft()
+            if request.sequence is None:
+                request.sequence, reused = Sequence.attach(self.pool, request.ids)
+            else:
+                reused = request.sequence.length
+            if request.steps == 0:
+                # A request that comes back after preemption finds its own blocks; that is no saving.
+                request.cache_n = reused
+                self.counters.requests += 1
+                self.counters.prompt_n += len(request.prompt)
+                self.counters.cache_n += reused
+            self._start[id(request)] = reused
+            self._running.append(request)
+
+    def _batch(self) -> list[tuple[Request, list[int]]]:
+        """New ids of this step: one per generating request, and up to `chunk` prompt tokens in order of arrival."""
+        batch = []
+        room = self.chunk
+        for r in self._running:
+            done = _sequence(r).length
+            pending = len(r.ids) - done
+            n = 1 if pending == 1 else min(pending, room)
+            if pending > 1:
+                room -= n
+            if n > 0:
+                batch.append((r, r.ids[done : done + n]))
+        return batch
+
+    @staticmethod
+    def _completes(request: Request, ids: list[int]) -> bool:
+        return _sequence(request).length + len(ids) == len(request.ids)
+
+    def _account(self, batch: list[tuple[Request, list[int]]], seconds: float) -> None:
+        c = self.counters
+        rows = sum(len(ids) for _, ids in batch)
+        if any(not r.generated for r, _ in batch):
+            c.prefill_rows, c.prefill_s = c.prefill_rows + rows, c.prefill_s + seconds
+        else:
+            c.decode_rows, c.decode_s = c.decode_rows + rows, c.decode_s + seconds
+        for r, _ in batch:
+            r.steps += 1
+            if r.generated:
+                r.decode_s += seconds
+            else:
+                r.prefill_s += seconds
+                if r.on_prefill is not None:
+                    r.on_prefill(min(_sequence(r).length, len(r.prompt)), len(r.prompt))
+
+    def _choose(self, ready: list[Request], logits: F32) -> None:
+        if not ready:
+            return
+        ids = choose(
+            self._ops, logits, [r.sampling for r in ready], [r.ids for r in ready], [len(r.generated) for r in ready]
+        )
+        for request, token in zip(ready, ids, strict=True):
+            self._accept(request, token)
+
+    def _accept(self, request: Request, token: int) -> None:
+        """Append a chosen token and apply the rules that end a generation."""
+        assert request.text is not None
+        request.ids.append(token)
+        if token in self.tokenizer.eog and not request.ignore_eog:
+            self._end(request, Finish.EOG)
+            return
+        request.emit([request.text.push(token)])
+        if request.text.stopped:
+            self._end(request, Finish.STOP)
+        elif len(request.ids) >= request.limit:
+            full = request.max_tokens is None or len(request.generated) < request.max_tokens
+            self._end(request, Finish.CONTEXT if full else Finish.LENGTH)
+
+    # -- room ----------------------------------------------------------------------------------------------------
+    def _has_room(self, request: Request) -> bool:
+        """Whether the request can be computed to its end beside the running ones, without putting any of them back."""
+        while not fits(self.pool, [*self._running, request], self.chunk):
+            if not any(holder.release() for holder in self.idle):
+                # Alone it may try: cached prefixes can make it smaller than the estimate, and the pool says what lacks.
+                return not self._running
+        return True
+
+    def _make_room(self) -> bool:
+        """The pool is full: free idle sequences, else put the latest request back; False when neither is possible."""
+        if any(holder.release() for holder in self.idle):
+            return True
+        if len(self._running) < 2:
+            return False
+        request = self._running.pop()
+        self._release(request)
+        self._queue.appendleft(request)
+        self.counters.preempted += 1
+        return True
+
+    def _release(self, request: Request) -> None:
+        """Give back the blocks that a request has added since it was admitted."""
+        start = self._start.pop(id(request), None)
+        if start is None or request.sequence is None:
+            return
+        if request.owned:
+            request.sequence.free()
+            request.sequence = None
+        elif request.sequence.length > start:
+            request.sequence.trim(start)
+
+    def _end(self, request: Request, why: Finish) -> None:
+        if request in self._queue:
+            self._queue.remove(request)
+        if request in self._running:
+            self._running.remove(request)
+        if request.text is not None and why is not Finish.STOP:
+            request.emit([request.text.finish()])
+        if request.owned:
+            self._release(request)
+        self._start.pop(id(request), None)
+        request.finish = why
+
+
+def _sequence(request: Request) -> Sequence:
+    """The sequence of a running request."""
+    assert request.sequence is not None
+    return request.sequence

@@ -1,0 +1,54 @@
+"""The keyword options that every way of generating text takes, and the `Request` made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypedDict, Unpack
+
+from polykv.cache.sequence import Sequence
+from polykv.engine_request import Request
+from polykv.errors import ConfigError
+from polykv.sampling import SamplingParams
+
+
+class Options(TypedDict, total=False):
+    """Options of one generation; the defaults are those of `SamplingParams` (greedy) and 64 tokens."""
+
+    max_tokens: int | None
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    penalty_window: int
+    seed: int
+    stop: tuple[str, ...] | list[str] | str
+    ignore_eog: bool
+    on_prefill: Callable[[int, int], None] | None
+
+
+_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "penalty_window", "seed")
+
+
+def make_request(
+    ids: list[int], sequence: Sequence | None = None, more_stop: tuple[str, ...] = (), **options: Unpack[Options]
+) -> Request:
+    """A request for the tokens after `ids`. more_stop: stop strings besides those of the options.
+
+    Raises ConfigError for an option that does not exist or has a bad value.
+    """
+    unknown = set(options) - set(Options.__annotations__)
+    if unknown:
+        raise ConfigError(
+            f"unknown option {', '.join(sorted(unknown))}; known: {', '.join(sorted(Options.__annotations__))}"
+        )
+    stop = options.get("stop", ())
+    return Request(
+        ids,
+        max_tokens=options.get("max_tokens", 64),
+        sampling=SamplingParams(**{k: v for k, v in options.items() if k in _SAMPLING}),  # type: ignore[arg-type]
+        stop=((stop,) if isinstance(stop, str) else tuple(stop)) + more_stop,
+        ignore_eog=options.get("ignore_eog", False),
+        sequence=sequence,
+        on_prefill=options.get("on_prefill"),
+    )

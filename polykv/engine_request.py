@@ -1,0 +1,157 @@
+"""What goes into the engine and what comes out: `Request`, `Generation`, `Stats`."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from polykv.cache.sequence import Sequence
+from polykv.errors import ConfigError, PromptError
+from polykv.sampling import SamplingParams
+from polykv.text.stream import TextStream
+
+# Enough for any real use; a longer list is a mistake or an attack (every token is compared with every string).
+MAX_STOP_STRINGS = 64
+
+
+class Finish(Enum):
+    """Why a generation ended."""
+
+    EOG = "eog"  # the model ended its turn
+    STOP = "stop"  # a stop string appeared
+    LENGTH = "length"  # max_tokens reached
+    CONTEXT = "context"  # the context is full
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Measured facts of one generation.
+
+    prompt_n: tokens of the prompt, of which cache_n were found in the cache. prefill_s, decode_s: seconds of the steps
+    that the request took part in before and after its first token; steps counts both.
+    """
+
+    prompt_n: int
+    cache_n: int
+    generated_n: int
+    steps: int
+    prefill_s: float
+    decode_s: float
+
+    @property
+    def prefill_tok_s(self) -> float:
+        """Prompt tokens computed per second; 0 when nothing was timed."""
+        return (self.prompt_n - self.cache_n) / self.prefill_s if self.prefill_s else 0.0
+
+    @property
+    def decode_tok_s(self) -> float:
+        """Tokens per second of this sequence after its first token; 0 when nothing was timed."""
+        return max(self.generated_n - 1, 0) / self.decode_s if self.decode_s else 0.0
+
+    def as_dict(self) -> dict[str, float]:
+        """Plain numbers for JSON."""
+        return {
+            "prompt_n": self.prompt_n,
+            "cache_n": self.cache_n,
+            "generated_n": self.generated_n,
+            "steps": self.steps,
+            "prefill_s": self.prefill_s,
+            "decode_s": self.decode_s,
+            "prefill_tok_s": self.prefill_tok_s,
+            "decode_tok_s": self.decode_tok_s,
+        }
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One finished generation.
+
+    tokens: the ids that were chosen, the one that ended the turn included. text: without that one.
+    """
+
+    text: str
+    tokens: list[int]
+    stats: Stats
+    finish_reason: Finish
+
+
+@dataclass(eq=False)
+class Request:
+    """One prompt and the rules for its continuation; the engine fills the rest.
+
+    prompt: all token ids of the sequence. sequence: continue this one, whose tokens must be the beginning of the
+    prompt; it stays the caller's. None: the engine makes one, reusing cached prefixes, and frees it at the end.
+    max_tokens: None = until the context is full; 0 = prefill only. on_prefill(done, total) is called after every step
+    of a prefill, in tokens of the prompt.
+    """
+
+    prompt: list[int]
+    max_tokens: int | None = None
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    stop: tuple[str, ...] = ()
+    ignore_eog: bool = False
+    sequence: Sequence | None = None
+    on_prefill: Callable[[int, int], None] | None = None
+
+    # Written by the engine.
+    ids: list[int] = field(init=False)  # prompt and chosen tokens
+    limit: int = field(init=False, default=0)  # longest that ids may become
+    cache_n: int = field(init=False, default=0)
+    steps: int = field(init=False, default=0)
+    prefill_s: float = field(init=False, default=0.0)
+    decode_s: float = field(init=False, default=0.0)
+    finish: Finish | None = field(init=False, default=None)
+    cancelled: bool = field(init=False, default=False)
+    owned: bool = field(init=False)  # whether the engine frees the sequence
+    text: TextStream | None = field(init=False, default=None)
+    pieces: deque[str] = field(init=False, default_factory=deque)  # text not yet handed out by `take`
+    _text: list[str] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not self.prompt:
+            raise PromptError("the prompt has no tokens; at least one is needed to predict the next")
+        if self.max_tokens is not None and (isinstance(self.max_tokens, bool) or self.max_tokens < 0):
+            raise ConfigError(f"max_tokens is {self.max_tokens!r}; it must be a whole number >= 0")
+        if isinstance(self.stop, str):
+            self.stop = (self.stop,)
+        self.stop = tuple(self.stop)
+        if len(self.stop) > MAX_STOP_STRINGS or not all(isinstance(s, str) and s for s in self.stop):
+            raise ConfigError(f"stop must be at most {MAX_STOP_STRINGS} strings that are not empty")
+        self.ids = list(self.prompt)
+        self.owned = self.sequence is None
+
+    @property
+    def generated(self) -> list[int]:
+        """Tokens chosen so far."""
+        return self.ids[len(self.prompt) :]
+
+    @property
+    def done(self) -> bool:
+        return self.finish is not None
+
+    def cancel(self) -> None:
+        """End the generation before its next step; what was generated so far stays available."""
+        self.cancelled = True
+
+    def emit(self, pieces: Iterable[str]) -> None:
+        """Append text (used by the engine)."""
+        for piece in pieces:
+            if piece:
+                self.pieces.append(piece)
+                self._text.append(piece)
+
+    def take(self) -> str:
+        """Text produced since the last call."""
+        text = "".join(self.pieces)
+        self.pieces.clear()
+        return text
+
+    def result(self) -> Generation:
+        """The generation; only after `done`."""
+        if self.finish is None:
+            raise ConfigError("the request is still running")
+        stats = Stats(len(self.prompt), self.cache_n, len(self.generated), self.steps, self.prefill_s, self.decode_s)
+        return Generation("".join(self._text), self.generated, stats, self.finish)

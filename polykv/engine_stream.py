@@ -1,0 +1,53 @@
+"""Text of one request as it appears."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from polykv.engine_request import Generation, Request
+
+if TYPE_CHECKING:
+    from polykv.engine import Engine
+
+
+class Stream(Iterator[str]):
+    """Iterates over pieces of text; whole characters only, never a part of a stop string.
+
+    `generation` is there when the iteration is over. Leaving early (`close`, Ctrl-C, an exception in the loop's
+    `next`) cancels the request and gives its blocks back.
+    """
+
+    def __init__(self, engine: Engine, request: Request) -> None:
+        self._engine, self._request = engine, request
+
+    def __next__(self) -> str:
+        while not self._request.pieces and not self._request.done:
+            try:
+                self._engine.step()
+            except BaseException:
+                self.close()
+                raise
+        text = self._request.take()
+        if not text:
+            raise StopIteration
+        return text
+
+    def close(self) -> None:
+        """Cancel the request if it still runs. Safe to call twice."""
+        self._engine.drop([self._request])
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # A loop that was left with `break` drops its iterator: the blocks must not stay behind.
+        self.close()
+
+    @property
+    def generation(self) -> Generation:
+        """The finished (or cancelled) generation."""
+        return self._request.result()
