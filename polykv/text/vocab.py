@@ -1,0 +1,162 @@
+"""The vocabulary of a model, checked: token texts, kinds, scores and the ids that have a role.
+
+Source of keys and meanings: the GGUF metadata `tokenizer.ggml.*`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from polykv.errors import FormatError
+
+PREFIX = "tokenizer.ggml."
+_WHERE = "model metadata"
+
+
+class Kind(IntEnum):
+    """What a token is, numbered as in `tokenizer.ggml.token_type`."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+# Tokens that end a turn in some model family, whatever the metadata says; the eos/eot/eom ids come on top. `</s>` is
+# not among them: where it ends a text it is the eos id, and elsewhere (Gemma) it is markup.
+_END_NAMES = (
+    "<eos>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<end_of_turn>",
+    "<turn|>",
+    "<end_of_utterance>",
+    "<EOT>",
+    "<|end_of_turn|>",
+    "<｜end▁of▁sentence｜>",
+)
+
+
+def fail(key: str, reason: str) -> NoReturn:
+    """Raise FormatError for a `tokenizer.ggml` key."""
+    raise FormatError(_WHERE, PREFIX + key, reason)
+
+
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """Checked vocabulary. tokens[i] is the text of id i as the file has it; kinds uint8 [V]; scores float32 [V] or None."""
+
+    tokens: list[str]
+    kinds: npt.NDArray[np.uint8]
+    scores: npt.NDArray[np.float32] | None
+    bos: int | None
+    eos: int | None
+    unk: int | None
+    eog: frozenset[int]
+    ids: dict[str, int] = field(repr=False)
+
+    def of_kind(self, *kinds: Kind) -> list[int]:
+        """Ids of the given kinds, ascending."""
+        out: list[int] = np.flatnonzero(np.isin(self.kinds, kinds)).tolist()
+        return out
+
+    @staticmethod
+    def from_gguf(metadata: Mapping[str, object]) -> Vocabulary:
+        """Read and check `tokenizer.ggml.{tokens,token_type,scores,*_token_id}`.
+
+        Raises FormatError on an empty vocabulary, a token twice, arrays of another length, ids outside of it.
+        """
+        tokens = _texts(metadata, "tokens")
+        if not tokens:
+            fail("tokens", "the vocabulary is missing or empty")
+        n = len(tokens)
+        ids = dict(zip(tokens, range(n), strict=True))
+        if len(ids) != n:
+            twice = next(t for i, t in enumerate(tokens) if ids[t] != i)
+            fail("tokens", f"token {twice!r:.60} appears twice")
+        kinds = _numbers(metadata, "token_type", n, "iu")
+        if kinds is None:
+            kinds = np.full(n, Kind.NORMAL)
+        elif kinds.min() < 0 or kinds.max() > Kind.BYTE:
+            fail("token_type", f"values must be 0..{int(Kind.BYTE)}")
+        scores = _numbers(metadata, "scores", n, "fiu")
+        if scores is not None and not np.isfinite(scores).all():
+            fail("scores", "a score is not a finite number")
+        role = {name: _id(metadata, name, n) for name in ("bos", "eos", "unknown", "eot", "eom")}
+        named = [ids[t] for t in _END_NAMES if t in ids]
+        ends = frozenset(i for i in (role["eos"], role["eot"], role["eom"], *named) if i is not None)
+        kinds = kinds.astype(np.uint8)
+        # Some converters leave end-of-turn tokens as ordinary text; as control tokens they are parsed from templates
+        # and never from user text.
+        kinds[named] = Kind.CONTROL
+        return Vocabulary(
+            tokens,
+            kinds,
+            None if scores is None else scores.astype(np.float32),
+            role["bos"],
+            role["eos"],
+            role["unknown"],
+            ends,
+            ids,
+        )
+
+
+def flag(metadata: Mapping[str, object], name: str, default: bool) -> bool:
+    """A boolean key, or `default` when it is absent."""
+    value = metadata.get(PREFIX + name, default)
+    if not isinstance(value, bool | np.bool_):
+        fail(name, f"expected true or false, found {value!r:.40}")
+    return bool(value)
+
+
+def strings(metadata: Mapping[str, object], name: str) -> list[str]:
+    """An array of strings; FormatError when it is missing or holds anything else."""
+    return _texts(metadata, name)
+
+
+def _texts(metadata: Mapping[str, object], name: str) -> list[str]:
+    value = metadata.get(PREFIX + name, ())
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+        fail(name, "expected an array of strings")
+    if not all(map(str.__instancecheck__, value)):
+        fail(name, "expected an array of strings, found another type in it")
+    return value if isinstance(value, list) else list(value)
+
+
+def _numbers(metadata: Mapping[str, object], name: str, n: int, dtypes: str) -> npt.NDArray[np.generic] | None:
+    value = metadata.get(PREFIX + name)
+    if value is None:
+        return None
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        fail(name, "expected a flat array of numbers")
+    if array.ndim != 1 or array.dtype.kind not in dtypes:
+        fail(name, f"expected an array of numbers, found {array.dtype} with {array.ndim} dimensions")
+    if len(array) != n:
+        fail(name, f"has {len(array)} entries for {n} tokens")
+    return array
+
+
+def _id(metadata: Mapping[str, object], name: str, n: int) -> int | None:
+    key = f"{name}_token_id"
+    value = metadata.get(PREFIX + key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value < n:
+        fail(key, f"{value!r:.40} is not an id of the vocabulary (0..{n - 1})")
+    return int(value)
