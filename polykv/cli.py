@@ -1,0 +1,89 @@
+"""The `polykv` command: a table of subcommands, and what happens to their errors.
+
+A subcommand is `polykv.commands.<module>`, imported when it is used, so that `polykv --help` is instant. This file is
+the only one that reads environment variables: POLYKV_MODEL and POLYKV_BACKEND are defaults of -m and --backend.
+
+Exit codes: 0, 2 (a PolyKVError or a wrong option), 3 (--strict), 130 (Ctrl-C).
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import os
+import sys
+
+import click
+
+from polykv import __version__
+from polykv.errors import PolyKVError
+
+# subcommand -> (module in polykv.commands, one line for --help)
+COMMANDS: dict[str, tuple[str, str]] = {
+    "ask": ("ask", "Several agents answer questions about one document."),
+    "generate": ("generate", "Continue or answer one prompt."),
+    "chat": ("chat", "Talk; the history stays in the cache, turns can be edited and retried."),
+    "inspect": ("inspect", "What a GGUF file holds."),
+    "plan": ("plan", "Memory of a cache before anything is loaded."),
+    "tiers": ("tiers", "Names of K/V types and what they cost."),
+    "doctor": ("doctor", "What works on this machine, and why not."),
+    "pull": ("pull", "Bring a catalogue model into the cache."),
+}
+ENVIRONMENT = {"POLYKV_MODEL": "model", "POLYKV_BACKEND": "backend"}
+
+
+class Table(click.Group):
+    """Subcommands of the table above, imported on use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        command = importlib.import_module(f"polykv.commands.{COMMANDS[name][0]}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+@click.command(cls=Table, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="polykv")
+@click.pass_context
+def group(ctx: click.Context) -> None:
+    """Many agents read one long document; its K/V is held once, compressed."""
+    defaults = {option: os.environ[name] for name, option in ENVIRONMENT.items() if os.environ.get(name)}
+    ctx.default_map = dict.fromkeys(COMMANDS, defaults)
+
+
+def main(args: list[str] | None = None) -> None:
+    """Run the command line and exit."""
+    for stream in (sys.stdout, sys.stderr):
+        # Model output is UTF-8 whatever the locale says; a pipe with an ASCII locale must not end a run.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="replace")
+    sys.exit(run(args))
+
+
+def run(args: list[str] | None = None) -> int:
+    """Run the command line; the exit code. No traceback for anything that a user can cause."""
+    try:
+        code = group.main(args, prog_name="polykv", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except PolyKVError as e:
+        click.echo(f"polykv: error: {e}", err=True)
+        return e.exit_code
+    except click.ClickException as e:
+        hint = f" (see polykv {e.ctx.info_name} --help)" if isinstance(e, click.UsageError) and e.ctx else ""
+        click.echo(f"polykv: error: {e.format_message()}{hint}".replace("polykv polykv", "polykv"), err=True)
+        return 2
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("\npolykv: interrupted", err=True)
+        return 130
+    except BrokenPipeError:
+        # The reader of a pipe left (`polykv ask | head`): point stdout elsewhere so that exit does not fail on flush.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0

@@ -1,0 +1,1 @@
+"""Subcommands of `polykv`: each module has one `command`; `polykv.cli` lists them."""

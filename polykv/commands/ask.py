@@ -1,0 +1,161 @@
+"""`polykv ask`: one document is read once, several agents answer one question each from the shared cache."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from contextlib import ExitStack
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from polykv.commands.compiling import Compiling
+from polykv.commands.options import check_notes, open_model, run_options, sampling, sampling_options
+from polykv.commands.output import Output, megabytes
+from polykv.errors import ConfigError, PromptError
+from polykv.report import render
+
+if TYPE_CHECKING:
+    from polykv.engine_request import Generation
+    from polykv.llm import LLM
+    from polykv.memory import PoolMemory
+    from polykv.shared_pool import SharedKVPool
+
+DEFAULT_ANSWER = 48
+DEFAULT_AGENTS = 3
+
+
+@click.command()
+@click.argument("document", required=False)
+@click.option("-q", "--question", "questions", multiple=True, help="One agent answers it; may be repeated.")
+@click.option("--system", default="", help="System message before the document.")
+@click.option("--save", type=click.Path(dir_okay=False), help="Keep the document's cache in this file.")
+@click.option("--pool", "pool_file", type=click.Path(dir_okay=False), help="Take the document from such a file.")
+@sampling_options
+@run_options
+def command(document: str | None, questions: tuple[str, ...], **values: Any) -> None:
+    """Answer questions about DOCUMENT (a text file, or - for standard input).
+
+    Without DOCUMENT and --pool, the document that comes with polykv is read; without -q, its first three questions
+    are asked.
+    """
+    out = Output(values["as_json"])
+    if values["pool_file"] and document:
+        raise ConfigError("give a document or --pool, not both: a pool file holds its document")
+    if (document or values["pool_file"]) and not questions:
+        raise ConfigError("no question: add -q 'your question' (once per agent)")
+    text = "" if values["pool_file"] else read_document(document)
+    asked = list(questions) or [item["question"] for item in shipped_questions()[:DEFAULT_AGENTS]]
+
+    compiling = Compiling(values["backend"])
+    llm = open_model(values, out, compiling)
+    with ExitStack() as stack:
+        began = time.perf_counter()
+        pool = stack.enter_context(_pool(llm, text, values, out, compiling))
+        prefill_s = time.perf_counter() - began - compiling.seconds
+        if values["save"]:
+            pool.save(values["save"])
+        before = (llm.engine.counters.decode_rows, llm.engine.counters.decode_s, compiling.seconds)
+        with out.status(f"{len(asked)} agents are answering"), compiling:
+            answers = pool.ask(asked, **sampling(values, DEFAULT_ANSWER))
+        check_notes(llm, values["strict"], out)
+        memory = pool.memory()
+        counters = llm.engine.counters
+        decode_s = counters.decode_s - before[1] - (compiling.seconds - before[2])
+        timing = {
+            "prefill_s": prefill_s,
+            "prefill_tok_s": 0.0 if values["pool_file"] else memory.prefix_tokens / max(prefill_s, 1e-9),
+            "decode_s": decode_s,
+            "decode_tok_s": (counters.decode_rows - before[0]) / max(decode_s, 1e-9),
+            "compile_s": compiling.seconds,
+        }
+        _show(out, asked, answers)
+        _cost(out, memory, answers, timing, loaded=bool(values["pool_file"]))
+        report = llm.report()
+        if values["report"]:
+            out.render(render(report))
+        out.json(
+            {
+                "answers": [a.text.strip() for a in answers],
+                "pool": memory.as_dict(),
+                "timing": timing,
+                "ops": dict(llm.ops.source),
+                "generations": [_generation(q, a) for q, a in zip(asked, answers, strict=True)],
+                "report": report,
+            }
+        )
+
+
+def read_document(name: str | None) -> str:
+    """Text of the document argument: the shipped one, standard input, or a file (UTF-8)."""
+    if name is None:
+        return (files("polykv.data") / "texts" / "jargon-file.txt").read_text(encoding="utf-8").strip()
+    try:
+        raw = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+        text = raw.decode("utf-8-sig").strip()
+    except OSError as e:
+        raise PromptError(f"{name}: cannot be read: {e.strerror or e}") from None
+    except UnicodeDecodeError as e:
+        raise PromptError(
+            f"{name}: not UTF-8 text (byte {e.start}); convert it first, for example with iconv"
+        ) from None
+    if not text:
+        raise PromptError(f"{name}: the document is empty")
+    return text
+
+
+def shipped_questions() -> list[dict[str, str]]:
+    """Questions about the shipped document, each with words that a right answer contains."""
+    text = (files("polykv.data") / "texts" / "jargon-file.questions.json").read_text(encoding="utf-8")
+    questions: list[dict[str, str]] = json.loads(text)
+    return questions
+
+
+def _pool(llm: LLM, text: str, values: dict[str, Any], out: Output, compiling: Compiling) -> SharedKVPool:
+    with compiling:
+        if values["pool_file"]:
+            return llm.load_pool(values["pool_file"])
+        with out.progress("reading the document") as update:
+            return llm.pool(
+                text,
+                system=values["system"],
+                on_prefill=lambda done, total: update(done, total, "reading the document"),
+            )
+
+
+def _show(out: Output, questions: list[str], answers: list[Generation]) -> None:
+    for i, (question, answer) in enumerate(zip(questions, answers, strict=True), 1):
+        out.text(f"agent {i}  {question}")
+        out.text(f"         {answer.text.strip()}\n")
+
+
+def _cost(out: Output, m: PoolMemory, answers: list[Generation], timing: dict[str, float], *, loaded: bool) -> None:
+    n = len(answers)
+    tokens = [a.stats.prompt_n + a.stats.generated_n for a in answers]
+    computed = sum(a.stats.prompt_n - a.stats.cache_n for a in answers) + (0 if loaded else m.prefix_tokens)
+    rows = [
+        ["document, K/V", f"{megabytes(m.shared)} once", f"in each of {n}"],
+        ["questions and answers, K/V", megabytes(sum(m.private)), f"in each of {n}"],
+        ["K/V in all", megabytes(m.total), megabytes(m.f16_equivalent)],
+        ["bytes compared", "1x", f"{m.f16_equivalent / m.total:.1f}x"],
+        ["prompt tokens computed", f"{computed:,}", f"{sum(a.stats.prompt_n for a in answers):,}"],
+    ]
+    prefill = "loaded from the file" if loaded else f"read once at {timing['prefill_tok_s']:,.0f} tokens/s"
+    caption = (
+        f"document of {m.prefix_tokens:,} tokens, {prefill}; {n} agents with {sum(tokens):,} tokens in all answered"
+        f" together at {timing['decode_tok_s']:,.0f} tokens/s. Bytes are those of the arrays."
+    )
+    out.table("cost", ["", f"one pool, {m.kv}", f"{n} separate f16 caches"], rows, caption)
+
+
+def _generation(question: str, a: Generation) -> dict[str, Any]:
+    return {
+        "question": question,
+        "text": a.text,
+        "tokens": a.tokens,
+        "finish_reason": a.finish_reason.value,
+        "stats": a.stats.as_dict(),
+    }

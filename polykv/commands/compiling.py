@@ -1,0 +1,66 @@
+"""Says when CPU kernels are compiled, which happens once per machine and takes a while."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+
+class Compiling:
+    """Context manager around work that may compile kernels; may be entered again.
+
+    The first compilation is announced as a line of its own on stderr, its total time when the work is over.
+    seconds, kernels: sums over all entries; callers subtract `seconds` from what they time.
+    """
+
+    def __init__(self, backend: str) -> None:
+        self.seconds, self.kernels = 0.0, 0
+        self._backend = backend
+        self._depth, self._began, self._told = 0, 0.0, 0
+        self._installed: Any = None
+
+    def started(self) -> None:
+        """A compilation begins; kernels that call kernels nest."""
+        if self._depth == 0:
+            self._began = time.perf_counter()
+            if not self.kernels:
+                click.echo("polykv: compiling CPU kernels, once: this takes a minute or two ...", err=True)
+        self._depth += 1
+        self.kernels += 1
+
+    def ended(self) -> None:
+        """A compilation is over."""
+        self._depth -= 1
+        if self._depth == 0:
+            self.seconds += time.perf_counter() - self._began
+
+    def __enter__(self) -> Compiling:
+        if self._backend == "cpu":
+            self._installed = _install(self)
+            self._installed.__enter__()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._installed is not None:
+            self._installed.__exit__(*exc)
+            self._installed = None
+        if self.kernels > self._told:
+            new, self._told = self.kernels - self._told, self.kernels
+            click.echo(f"polykv: compiled {new} kernels, {self.seconds:.1f} s so far", err=True)
+
+
+def _install(target: Compiling) -> Any:
+    """A context manager in which numba tells `target` of every real compilation (loading from the cache is none)."""
+    # Imported here: the reference backend runs without numba.
+    from numba.core.event import Listener, install_listener
+
+    class Forward(Listener):
+        def on_start(self, event: Any) -> None:
+            target.started()
+
+        def on_end(self, event: Any) -> None:
+            target.ended()
+
+    return install_listener("numba:compile", Forward())

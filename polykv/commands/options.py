@@ -1,0 +1,100 @@
+"""Options that several subcommands share, and opening the model that they describe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from polykv.commands.compiling import Compiling
+from polykv.commands.output import Output
+from polykv.errors import StrictError
+from polykv.ops import BACKENDS
+
+if TYPE_CHECKING:
+    from polykv.llm import LLM
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+model_option = click.option(
+    "-m",
+    "--model",
+    default="smollm2",
+    show_default=True,
+    help="Path of a GGUF file, catalogue name, or hf:org/repo[:file].",
+)
+kv_option = click.option(
+    "--kv", default="q8_0/turbo3", show_default=True, metavar="K/V", help="Cache types; per layer: q8_0/turbo3,0-1=f16."
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="The last line of output is one JSON object.")
+max_tokens_option = click.option(
+    "-n", "--max-tokens", type=click.IntRange(min=1), default=None, help="Longest answer in tokens."
+)
+
+
+def _chain(*options: Decorator) -> Decorator:
+    def wrap(f: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            f = option(f)
+        return f
+
+    return wrap
+
+
+run_options = _chain(
+    model_option,
+    kv_option,
+    click.option("--ctx", type=click.IntRange(min=1), default=None, help="Longest sequence in tokens."),
+    click.option("--backend", type=click.Choice(BACKENDS), default="cpu", show_default=True),
+    click.option("--activations", type=click.Choice(["f32", "q8"]), default=None, help="f32 is exact; q8 is faster."),
+    click.option("--threads", type=click.IntRange(min=1), default=None, help="Worker threads; default all cores."),
+    json_option,
+    click.option("--strict", is_flag=True, help="Anything that would be reported as a note is an error (exit 3)."),
+    click.option("--report", is_flag=True, help="Print what ran: implementations, bytes, tokens/s."),
+)
+
+sampling_options = _chain(
+    max_tokens_option,
+    click.option("--temperature", type=click.FloatRange(min=0), default=0.0, show_default=True, help="0 is greedy."),
+    click.option("--top-k", type=click.IntRange(min=0), default=0, help="0 is off."),
+    click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, help="1 is off."),
+    click.option("--min-p", type=click.FloatRange(0, 1), default=0.0, help="0 is off."),
+    click.option("--repetition-penalty", type=click.FloatRange(min=0, min_open=True), default=1.0, help="1 is off."),
+    click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True),
+    click.option("--stop", multiple=True, help="A text that ends the answer; may be repeated."),
+)
+
+_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
+
+
+def sampling(values: dict[str, Any], max_tokens: int) -> dict[str, Any]:
+    """Keyword arguments of a generation from parsed options. max_tokens: what holds when -n was not given."""
+    chosen = {name: values[name] for name in _SAMPLING}
+    return {**chosen, "stop": tuple(values["stop"]), "max_tokens": values["max_tokens"] or max_tokens}
+
+
+def open_model(values: dict[str, Any], out: Output, compiling: Compiling) -> LLM:
+    """Load the model that the options name; with --strict, refuse when loading had to be noted."""
+    from polykv.llm import load
+
+    with out.status("loading the model"), compiling:
+        llm = load(
+            values["model"],
+            backend=values["backend"],
+            kv=values["kv"],
+            activations=values["activations"],
+            ctx=values["ctx"],
+            threads=values["threads"],
+        )
+    check_notes(llm, values["strict"], out)
+    return llm
+
+
+def check_notes(llm: LLM, strict: bool, out: Output) -> None:
+    """Show what was noted about this run; raises StrictError when --strict forbids it."""
+    notes = llm.report()["model"]["notes"]
+    if strict and notes:
+        raise StrictError("; ".join(notes))
+    for note in notes:
+        out.note(note)

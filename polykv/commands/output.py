@@ -1,0 +1,103 @@
+"""Where output goes: results to stdout, everything else to stderr; progress on a terminal only."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+
+class Output:
+    """One run's output. as_json: the last line of stdout is one JSON object."""
+
+    def __init__(self, as_json: bool = False) -> None:
+        self.as_json = as_json
+        self._seen: set[str] = set()
+
+    # -- results -------------------------------------------------------------------------------------------------
+    def text(self, text: str = "", *, end: bool = True) -> None:
+        """Text of a model or a plain line. Control characters that could drive a terminal are shown, not sent."""
+        click.echo(printable(text) if sys.stdout.isatty() else text, nl=end)
+        sys.stdout.flush()
+
+    def table(
+        self, title: str, columns: list[str], rows: list[list[str]], caption: str = "", *, text_columns: int = 1
+    ) -> None:
+        """A table; the first `text_columns` columns are aligned left, the others (numbers) right."""
+        table = Table(title=title, caption=caption or None, title_justify="left", caption_justify="left")
+        for i, name in enumerate(columns):
+            table.add_column(name, justify="left" if i < text_columns else "right", overflow="fold")
+        for row in rows:
+            table.add_row(*[printable(cell) for cell in row])
+        self.render(table)
+
+    def render(self, what: RenderableType) -> None:
+        """Anything that rich can draw."""
+        # Without a terminal rich assumes 80 columns and would fold wide tables.
+        width = None if sys.stdout.isatty() else 120
+        Console(file=sys.stdout, width=width, markup=False, highlight=False).print(what)
+
+    def json(self, value: dict[str, Any]) -> None:
+        """The last line, when --json asks for it."""
+        if self.as_json:
+            click.echo(json.dumps(value, ensure_ascii=False))
+
+    # -- everything else -----------------------------------------------------------------------------------------
+    def note(self, text: str) -> None:
+        """A remark that a user should know, once."""
+        if text not in self._seen:
+            self._seen.add(text)
+            click.echo(f"polykv: note: {printable(text)}", err=True)
+
+    @contextmanager
+    def status(self, text: str) -> Iterator[None]:
+        """A spinner on a terminal, nothing in a pipe."""
+        if not sys.stderr.isatty():
+            yield
+            return
+        with Console(stderr=True).status(text):
+            yield
+
+    @contextmanager
+    def progress(self, text: str, *, size: bool = False) -> Iterator[Callable[[int, int, str], None]]:
+        """A bar on a terminal, nothing in a pipe; yields update(done, total, text). size: the numbers are bytes."""
+        if not sys.stderr.isatty():
+            yield lambda done, total, text: None
+            return
+        numbers = DownloadColumn() if size else TextColumn("{task.completed}/{task.total} tokens")
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), numbers, TimeRemainingColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task(text, total=None)
+            yield lambda done, total, text: bar.update(task, completed=done, total=total, description=text)
+
+
+def printable(text: str) -> str:
+    """Text with control characters (other than newline and tab) made visible: output comes from untrusted files.
+
+    >>> printable("red \\x1b[31m")
+    'red \\\\x1b[31m'
+    """
+    return "".join(c if c in "\n\t" or c.isprintable() or not is_control(c) else f"\\x{ord(c):02x}" for c in text)
+
+
+def is_control(c: str) -> bool:
+    """C0 and C1 control characters and DEL."""
+    return ord(c) < 32 or 127 <= ord(c) < 160
+
+
+def megabytes(n: float) -> str:
+    """Bytes for people.
+
+    >>> megabytes(1_234_567), megabytes(2048)
+    ('1.23 MB', '2.0 kB')
+    """
+    if n < 1e5:
+        return f"{n / 1e3:.1f} kB"
+    return f"{n / 1e6:,.2f} MB" if n < 1e7 else f"{n / 1e6:,.1f} MB"

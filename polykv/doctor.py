@@ -1,0 +1,153 @@
+"""What works on this machine, and why not: a list of checks, each with a sentence that says what to do.
+
+    for check in examine():
+        print(check.state.value, check.name, check.text)
+
+Looks only: nothing is compiled, downloaded or loaded (importing numba is the slowest part, about a second).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from importlib import metadata
+from pathlib import Path
+
+from polykv import __version__
+from polykv.catalogue import CATALOGUE, model_dir
+from polykv.errors import PolyKVError
+
+LOW_DISK = 1_000_000_000
+
+
+class State(Enum):
+    """How a check came out. NOTE: works, but there is something to know."""
+
+    OK = "ok"
+    NOTE = "note"
+    BAD = "bad"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the examination."""
+
+    name: str
+    state: State
+    text: str
+
+
+def examine() -> list[Check]:
+    """All checks, most basic first."""
+    checks = [*_basics()]
+    if any(c.state is State.BAD for c in checks):
+        # Looking further would only repeat the same fault.
+        return checks
+    return [*checks, *_cpu(), *_models(), _disk(), _gpu()]
+
+
+def _basics() -> Iterator[Check]:
+    yield Check("polykv", State.OK, f"{__version__} in {Path(__file__).parent}")
+    yield Check("python", State.OK, f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+    missing, versions = [], []
+    for package in ("numpy", "numba", "gguf", "tokenizers", "safetensors", "jinja2", "click", "rich"):
+        try:
+            versions.append(f"{package} {metadata.version(package)}")
+        except metadata.PackageNotFoundError:
+            missing.append(package)
+    if missing:
+        yield Check("packages", State.BAD, f"missing: {', '.join(missing)}; run `pip install .` in the source folder")
+    else:
+        yield Check("packages", State.OK, ", ".join(versions))
+    if importlib.util.find_spec("pip") is None:
+        yield Check("pip", State.NOTE, "missing: `polykv pull` needs it (`python -m ensurepip`); -m PATH works without")
+    encoding = (sys.stdout.encoding or "unknown").lower()
+    state = State.OK if encoding.replace("-", "") == "utf8" else State.NOTE
+    yield Check("output", state, f"encoding {encoding}" + ("" if state is State.OK else "; polykv writes UTF-8 anyway"))
+
+
+def _cpu() -> Iterator[Check]:
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    memory = ""
+    if sys.platform != "win32":
+        memory = f", {os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 1e9:.1f} GB of memory"
+    yield Check("cores", State.OK, f"{cores} usable{memory}")
+    yield from _backend("ref", "slow, for reading and checking")
+    yield from _backend("cpu", "the one to use")
+    try:
+        from polykv.fast.cpu import _jit, simd
+    except (ImportError, PolyKVError) as e:
+        yield Check("kernels", State.BAD, f"cannot be imported: {e}")
+        return
+    level = simd.level()
+    text = {0: "portable code only: several times slower than with AVX2", 1: "AVX2 with FMA", 2: "AVX2 with VNNI"}
+    yield Check("simd", State.OK if level else State.NOTE, text[int(level)])
+    yield _threading_layer()
+    yield _kernel_cache(_jit.cache_dir(), _jit.cache_state())
+
+
+def _backend(name: str, about: str) -> Iterator[Check]:
+    from polykv.ops import load
+
+    try:
+        load(name)
+    except (ImportError, AttributeError, PolyKVError) as e:
+        yield Check(f"backend {name}", State.BAD, f"does not load: {e}")
+    else:
+        yield Check(f"backend {name}", State.OK, about)
+
+
+def _threading_layer() -> Check:
+    """numba takes the first of these that can be imported."""
+    for name, module in (("tbb", "tbbpool"), ("omp", "omppool"), ("workqueue", "workqueue")):
+        try:
+            importlib.import_module(f"numba.np.ufunc.{module}")
+        except ImportError:
+            continue
+        return Check("threads", State.OK, f"numba threading layer {name}")
+    return Check("threads", State.BAD, "numba has no threading layer; reinstall numba")
+
+
+def _kernel_cache(path: Path | None, sentence: str) -> Check:
+    if path is None:
+        return Check("kernel cache", State.NOTE, sentence)
+    files = list(path.rglob("*.nbc"))
+    size = sum(p.stat().st_size for p in files)
+    state = State.OK if os.access(path, os.W_OK) else State.NOTE
+    text = f"{len(files)} compiled kernels, {size / 1e6:.1f} MB" if files else "empty: the first run compiles"
+    return Check("kernel cache", state, f"{sentence}: {text}")
+
+
+def _models() -> Iterator[Check]:
+    for entry in CATALOGUE.values():
+        path = model_dir() / f"{entry.name}.gguf"
+        if not path.is_file():
+            text = f"not here; `polykv pull {entry.name}` brings {entry.size / 1e6:.0f} MB"
+            yield Check(f"model {entry.name}", State.NOTE, text)
+        elif path.stat().st_size != entry.size:
+            text = f"{path} has the wrong size; `polykv pull {entry.name}` replaces it"
+            yield Check(f"model {entry.name}", State.NOTE, text)
+        else:
+            yield Check(f"model {entry.name}", State.OK, str(path))
+
+
+def _disk() -> Check:
+    folder = model_dir()
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    state = State.OK if free > LOW_DISK else State.NOTE
+    return Check("disk", state, f"{free / 1e9:.1f} GB free for models and kernels in {folder}")
+
+
+def _gpu() -> Check:
+    card = "an NVIDIA driver is installed" if shutil.which("nvidia-smi") else "no NVIDIA driver was found"
+    cupy = "CuPy is installed" if importlib.util.find_spec("cupy") else "CuPy is not installed"
+    text = f"not used: this version has no GPU backend, everything runs on the CPU ({card}, {cupy})"
+    return Check("gpu", State.NOTE, text)
