@@ -66,7 +66,8 @@ def _unpack(geom: Any, exchange: Any, data: Any, blocks: Any) -> None:
                 cell_store(codes, scales, geom, data[blocks[i], g], t)
 
 
-def _own(arena: KVArena) -> CpuArena:
+def own(arena: KVArena) -> CpuArena:
+    """The arena as this backend made it; TypeError for one of another backend."""
     if not isinstance(arena, CpuArena):
         raise TypeError("this arena was allocated by another backend")
     return arena
@@ -81,13 +82,13 @@ def kv_alloc(codec: Codec, n_blocks: int, n_kv: int, head_dim: int, block_size: 
 
 def kv_append(arena: KVArena, x: F32, slots: Slots) -> None:
     """Encode x [R, n_kv, D] into the cells `slots`."""
-    a = _own(arena)
+    a = own(arena)
     _append(np.ascontiguousarray(x), a.geom, a.table, a.fields["data"], slots.blocks, slots.offsets)
 
 
 def kv_read(arena: KVArena, blocks: I32) -> F32:
     """True-space values [n, block_size, n_kv, D] of whole blocks."""
-    a = _own(arena)
+    a = own(arena)
     out = np.empty((len(blocks), a.block_size, a.n_kv, a.head_dim), np.float32)
     _read(a.geom, a.table, a.fields["data"], np.ascontiguousarray(blocks), out)
     return out
@@ -95,7 +96,7 @@ def kv_read(arena: KVArena, blocks: I32) -> F32:
 
 def kv_pack(arena: KVArena, blocks: I32) -> U8:
     """Exchange layout [n, block_size, n_kv, exchange_bytes(D)] of whole blocks."""
-    a = _own(arena)
+    a = own(arena)
     out = np.empty((len(blocks), a.block_size, a.n_kv, a.codec.exchange_bytes(a.head_dim)), np.uint8)
     _pack(a.geom, a.table, a.fields["data"], np.ascontiguousarray(blocks), out)
     return out
@@ -103,5 +104,5 @@ def kv_pack(arena: KVArena, blocks: I32) -> U8:
 
 def kv_unpack(arena: KVArena, blocks: I32, data: U8) -> None:
     """Store exchange data [n, block_size, n_kv, exchange_bytes(D)] into whole blocks."""
-    a = _own(arena)
+    a = own(arena)
     _unpack(a.geom, np.ascontiguousarray(data), a.fields["data"], np.ascontiguousarray(blocks))

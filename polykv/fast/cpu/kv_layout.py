@@ -5,8 +5,8 @@ per side whatever the codec. B tokens of D' stored values (D' = head_dim rounded
 
     F32, F16    values  [D', B]            dims-major: all tokens of dim 0, then of dim 1
     Q8_0        int8    [D', B]            scales [D'/32, B]
-    Q4_0        bytes   [D'/32, 16, B]     low nibble = dim j of the group, high nibble = dim j + 16; scales [D'/32, B]
-    LLOYD_MAX   bits    [B, 3 D'/8 bytes]  token-major, 3-bit stream, first value in the lowest bits; scales [D'/group, B]
+    Q4_0        bytes   [D'/32, 16, B]     low nibble = dim j of 32, high nibble = dim j + 16; scales [D'/32, B]
+    LLOYD_MAX   bits    [B, 3 D'/8 bytes]  token-major 3-bit stream, first value lowest; scales [D'/group, B]
 
 The K side is read with lanes along tokens, the V side with lanes along dims. Types that are usual for K are dims-major
 and those usual for V token-major, which makes the usual pairs free of transposes; the others transpose while lifting.
@@ -46,8 +46,8 @@ def layout(codec: Codec, head_dim: int, block_size: int) -> tuple[I64, F32]:
     group, stored = codec.group(head_dim), codec.resident_dim(head_dim)
     if codec.rotated and codec.bits != 3:
         raise ValueError(f"the cpu backend has no {codec.bits}-bit rotated codec ({codec.name})")
-    if block_size % 32 or head_dim % 8:
-        raise ValueError(f"block size {block_size} must be a multiple of 32 and head_dim {head_dim} one of 8")
+    if block_size % 32 or head_dim % 16:
+        raise ValueError(f"block size {block_size} must be a multiple of 32 and head_dim {head_dim} one of 16")
     scale_at = block_size * stored * codec.bits // 8
     scales = 0 if group == 1 else stored // group * block_size * 2
     # Rows of 64 bytes keep a record on cache-line borders and cover the few bytes that vector loads read too far.

@@ -1,0 +1,43 @@
+"""Combine attention results over disjoint key sets by log-sum-exp (twin of `polykv.ref.merge`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from polykv.fast.cpu._jit import kernel
+from polykv.types import F32
+
+
+@kernel()
+def _merge(outs: Any, lses: Any, out: Any, lse: Any) -> None:
+    parts, rows, heads, dims = outs.shape
+    acc = np.empty(dims, np.float64)
+    for r in range(rows):
+        for h in range(heads):
+            top = -np.inf
+            for s in range(parts):
+                top = max(top, np.float64(lses[s, r, h]))
+            acc[:] = 0
+            total = 0.0
+            if top > -np.inf:
+                for s in range(parts):
+                    w = np.exp(lses[s, r, h] - top)
+                    total += w
+                    if w > 0:
+                        for d in range(dims):
+                            acc[d] += w * outs[s, r, h, d]
+                for d in range(dims):
+                    acc[d] /= total
+            for d in range(dims):
+                out[r, h, d] = acc[d]
+            lse[r, h] = top + np.log(total) if total > 0 else -np.inf
+
+
+def merge(outs: F32, lses: F32, *, out: F32 | None = None) -> tuple[F32, F32]:
+    """outs [S, R, H, D], lses [S, R, H] -> out [R, H, D], lse [R, H]; rows that no part saw get 0 and -inf."""
+    out = np.empty(outs.shape[1:], np.float32) if out is None else out
+    lse = np.empty(lses.shape[1:], np.float32)
+    _merge(np.ascontiguousarray(outs), np.ascontiguousarray(lses), out, lse)
+    return out, lse
