@@ -1,0 +1,85 @@
+"""Resident storage: the same codes as the exchange layout, in fewer bytes where a head is small."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from case_base import HEAD_DIMS, normal, seeded
+
+from polykv import ref
+from polykv.cache.codecs import CODECS, codec
+from polykv.types import Slots
+
+ALL = [*HEAD_DIMS, 32]
+every = pytest.mark.parametrize(("name", "dim"), [(n, d) for n in CODECS for d in ALL])
+
+
+def scattered(n: int, n_blocks: int, size: int) -> Slots:
+    cells = np.random.default_rng(n).permutation(n_blocks * size)[:n]
+    return Slots((cells // size).astype(np.int32), (cells % size).astype(np.int32))
+
+
+@every
+def test_appended_codes_are_those_of_encode(name: str, dim: int) -> None:
+    x = normal(seeded(name), 150, 2, dim)
+    x[::7] = 0
+    arena, slots = ref.kv_alloc(codec(name), 4, 2, dim, 64), scattered(150, 4, 64)
+    ref.kv_append(arena, x, slots)
+    packed = ref.kv_pack(arena, np.arange(4, dtype=np.int32))
+    assert np.array_equal(packed[slots.blocks, slots.offsets], ref.encode(codec(name), x))
+
+
+@every
+def test_read_equals_decode(name: str, dim: int) -> None:
+    x = normal(seeded(name), 64, 3, dim)
+    arena = ref.kv_alloc(codec(name), 2, 3, dim, 64)
+    ref.kv_append(arena, x, Slots(np.ones(64, np.int32), np.arange(64, dtype=np.int32)))
+    want = ref.decode(codec(name), ref.encode(codec(name), x), dim)
+    assert np.allclose(ref.kv_read(arena, np.array([1], np.int32))[0], want, rtol=0, atol=2e-6)
+    assert not ref.kv_read(arena, np.array([0], np.int32)).any()
+
+
+@every
+def test_pack_and_unpack_lose_nothing(name: str, dim: int) -> None:
+    x = normal(seeded(name), 128, 2, dim)
+    x[5], x[100, 1] = 0, 1e-9
+    a, b = (ref.kv_alloc(codec(name), 4, 2, dim, 64) for _ in range(2))
+    ref.kv_append(a, x, scattered(128, 4, 64))
+    blocks, others = np.array([0, 1, 2, 3], np.int32), np.array([3, 0, 2, 1], np.int32)
+    data = ref.kv_pack(a, blocks)
+    ref.kv_unpack(b, others, data)
+    for key, field in a.fields.items():
+        assert np.array_equal(field[blocks], b.fields[key][others])
+    assert np.array_equal(ref.kv_pack(b, others), data)
+
+
+def test_small_heads_take_no_bytes_for_padding() -> None:
+    def per_vector(dim: int) -> int:
+        arena = ref.kv_alloc(codec("turbo3"), 3, 2, dim, 64)
+        assert arena.nbytes == sum(a.nbytes for a in arena.fields.values()) == 3 * arena.block_nbytes
+        return arena.nbytes // (3 * 64 * 2)
+
+    assert {d: per_vector(d) for d in ALL} == {
+        16: 8,
+        32: 14,
+        64: 26,
+        80: 50,
+        96: 50,
+        128: 50,
+        192: 100,
+        256: 100,
+        512: 200,
+    }
+    assert codec("turbo3").exchange_bytes(64) == 50
+
+
+def test_other_cells_keep_their_bytes() -> None:
+    arena = ref.kv_alloc(codec("q8_0"), 2, 1, 64, 32)
+    data = np.random.default_rng(0).integers(0, 255, (2, 32, 1, 68), dtype=np.uint8)
+    both = np.array([0, 1], np.int32)
+    ref.kv_unpack(arena, both, data)
+    ref.kv_append(arena, np.ones((1, 1, 64), np.float32), Slots(both[1:], np.array([31], np.int32)))
+    after = ref.kv_pack(arena, both)
+    assert not np.array_equal(after[1, 31], data[1, 31])
+    after[1, 31] = data[1, 31]
+    assert np.array_equal(after, data)

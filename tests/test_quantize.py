@@ -1,0 +1,72 @@
+"""The public quantizer: shapes, agreement with the codecs, and what it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from polykv import ref
+from polykv.cache.codecs import CODECS
+from polykv.errors import ConfigError
+from polykv.quantize import dequantize, quantize
+
+
+@pytest.mark.parametrize("tier", CODECS)
+@pytest.mark.parametrize("dim", [64, 80, 128])
+def test_round_trip_is_that_of_the_codec(tier: str, dim: int) -> None:
+    x = np.random.default_rng(0).standard_normal((2, 5, dim)).astype(np.float32)
+    blocks = quantize(tier, x)
+    assert np.array_equal(blocks, ref.encode(CODECS[tier], x))
+    assert np.array_equal(dequantize(tier, blocks, dim), ref.decode(CODECS[tier], blocks, dim))
+
+
+def test_takes_other_floats_views_and_lists() -> None:
+    x = np.random.default_rng(0).standard_normal((4, 128)).astype(np.float32)
+    want = quantize("q4_0", x)
+    assert np.array_equal(quantize("q4_0", x.astype(np.float64)), want)
+    assert np.array_equal(quantize("q4_0", np.asfortranarray(x)), want)
+    assert np.array_equal(quantize("q4_0", x.tolist()), want)
+    assert np.array_equal(dequantize("q4_0", want[::2], 128), dequantize("q4_0", want, 128)[::2])
+
+
+@pytest.mark.parametrize(
+    ("tier", "x", "word"),
+    [
+        ("q9", np.zeros(32, np.float32), "q9"),
+        ("q8_0/turbo3", np.zeros(32, np.float32), "q8_0/turbo3"),
+        ("q8_0", np.zeros(32, np.int32), "int32"),
+        ("q8_0", np.zeros(32, np.complex64), "complex64"),
+        ("q8_0", np.float32(1), "shape []"),
+        ("q8_0", np.zeros((3, 0), np.float32), "shape [3, 0]"),
+        ("q8_0", np.array([np.nan]), "not finite"),
+        ("f32", np.array([1e300]), "not finite"),
+        ("q8_0", np.array(["a"]), "dtype"),
+    ],
+)
+def test_quantize_refuses(tier: str, x: Any, word: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        quantize(tier, x)
+    assert word in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "dim", "word"),
+    [
+        (np.zeros((2, 34), np.int8), 32, "int8"),
+        (np.zeros((2, 34), np.uint8), 64, "34 bytes"),
+        (np.zeros((2, 34), np.uint8), 0, "head_dim"),
+        (np.zeros((2, 34), np.uint8), 32.0, "head_dim"),
+        (np.uint8(3), 32, "0 bytes"),
+    ],
+)
+def test_dequantize_refuses(blocks: Any, dim: Any, word: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        dequantize("q8_0", blocks, dim)
+    assert word in str(error.value)
+
+
+def test_unknown_backend() -> None:
+    with pytest.raises(ConfigError, match="gpu"):
+        quantize("q8_0", np.zeros(32, np.float32), backend="gpu")
