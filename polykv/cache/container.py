@@ -30,7 +30,7 @@ from polykv.errors import ConfigError, FormatError, PolyKVError
 HEADER_LIMIT = 4 << 20
 _SLAB = 4 << 20
 _UNSET = "0" * 32
-_DTYPES = {"U8": np.dtype("u1"), "I32": np.dtype("<i4")}
+_DTYPES: dict[str, np.dtype[Any]] = {"U8": np.dtype("u1"), "I32": np.dtype("<i4")}
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,8 @@ class KVPool:
         for arena in self._arenas(group):
             bigger = self.ops.kv_alloc(arena.codec, n_blocks, arena.n_kv, arena.head_dim, arena.block_size)
             for name, a in bigger.fields.items():
-                a[:have] = arena.fields[name]
+                # [:have]: a growth that was interrupted (memory, Ctrl-C) may have enlarged some arenas already.
+                a[:have] = arena.fields[name][:have]
             # The arena object stays, only its arrays are replaced: whoever holds a LayerKV sees the larger ones.
             arena.fields.update(bigger.fields)
         self.managers[group].grow(n_blocks)

@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 from fakes import PlainOps
 
+from polykv.ops import load
+
 
 @pytest.fixture
 def plain() -> Any:
     return PlainOps()
+
+
+@pytest.fixture(params=["plain", "ref"])
+def ops(request: pytest.FixtureRequest) -> Any:
+    """Storage operations: the fake ones, and the reference backend."""
+    return PlainOps() if request.param == "plain" else load("ref")
