@@ -75,8 +75,9 @@ def to_exchange(codec: Codec, data: U8, group: int) -> U8:
     mirror = s2 != np.tile(s2[:group], codec.block // group)
     top = (1 << codec.bits) - 1
     codes128 = np.where(mirror, top - tiled, tiled).astype(np.uint8)
-    # A zero vector has no signs to mirror: all its values sit on the middle threshold and took the upper index.
-    codes128[..., group:][norm[..., 0] == 0] = (top + 1) // 2
+    # A zero vector has no signs to mirror: all its values sat on the middle threshold and took the upper index.
+    zero = (norm[..., 0] == 0) & (codes == (top + 1) // 2).all(axis=-1)
+    codes128[zero] = (top + 1) // 2
     return pack(norm, codes128)
 
 
