@@ -31,6 +31,8 @@ class ByteLevelBpe:
     """Encoder and decoder of text without special tokens."""
 
     add_space_prefix_default = False
+    add_bos_default: bool
+    notes: tuple[str, ...]
 
     def __init__(self, metadata: Mapping[str, object], vocab: Vocabulary) -> None:
         name = metadata.get(PREFIX + "pre")
@@ -67,11 +69,13 @@ def _build(merges: list[str], rule: PreTokenizer, vocab: Vocabulary) -> RustToke
         pairs.append((left, right))
     # The library demands no particular order of ids, but takes an unused `unk` as a real token; so none is named.
     bpe = RustTokenizer(models.BPE(vocab=vocab.ids, merges=pairs, ignore_merges=rule.whole_words))
-    steps = [pre_tokenizers.Split(Regex(p), "isolated") for p in rule.patterns]
+    steps: list[pre_tokenizers.PreTokenizer] = [pre_tokenizers.Split(Regex(p), "isolated") for p in rule.patterns]
     steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
     missing = "".join(c for c in CHAR_TO_BYTE if c not in vocab.ids)
     if missing:
         # The library would join the neighbours of a byte that has no token; they must stay apart.
-        steps.append(pre_tokenizers.Split(Regex("[" + "".join(map("\\x{{{:x}}}".format, map(ord, missing))) + "]"), "removed"))
+        steps.append(
+            pre_tokenizers.Split(Regex("[" + "".join(map("\\x{{{:x}}}".format, map(ord, missing))) + "]"), "removed")
+        )
     bpe.pre_tokenizer = pre_tokenizers.Sequence(steps)
     return bpe

@@ -1,6 +1,6 @@
 """Showing text while it is generated: whole characters only, and nothing of a stop string.
 
-    shown + held back = text so far;   held back = the longest end of it that could still become a stop string
+shown + held back = text so far;   held back = the longest end of it that could still become a stop string
 """
 
 from __future__ import annotations

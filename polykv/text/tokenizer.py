@@ -7,7 +7,7 @@ text by nature (runs of spaces, markup) and are always recognised.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from polykv.errors import PromptError, UnsupportedError
@@ -17,7 +17,6 @@ from polykv.text.special import SpecialTokens
 from polykv.text.vocab import PREFIX, Kind, Vocabulary, fail, flag
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_MODELS = {"gpt2": ByteLevelBpe, "llama": SentencePieceBpe}
 
 
 class TextModel(Protocol):
@@ -30,6 +29,12 @@ class TextModel(Protocol):
     def encode(self, text: str) -> list[int]: ...
 
     def token_bytes(self, token_id: int) -> bytes: ...
+
+
+_MODELS: dict[str, Callable[[Mapping[str, object], Vocabulary], TextModel]] = {
+    "gpt2": ByteLevelBpe,
+    "llama": SentencePieceBpe,
+}
 
 
 class Tokenizer:
@@ -112,7 +117,9 @@ class Tokenizer:
         """
         bad = _SURROGATE.search(text)
         if bad is not None:
-            raise PromptError(f"the text has a lone surrogate ({bad[0]!r} at character {bad.start()}): not valid Unicode")
+            raise PromptError(
+                f"the text has a lone surrogate ({bad[0]!r} at character {bad.start()}): not valid Unicode"
+            )
         ids: list[int] = []
         if self.add_bos if add_bos is None else add_bos:
             if self.bos is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -30,24 +30,46 @@ class Kind(IntEnum):
     BYTE = 6
 
 
-# Tokens that end a turn in some model family, whatever the metadata says; the eos/eot/eom ids come on top. `</s>` is
-# not among them: where it ends a text it is the eos id, and elsewhere (Gemma) it is markup.
+# Tokens that end a turn in some model family; the eos/eot/eom ids of the file come on top. The list is llama.cpp's, so
+# that a model stops at the same place here; that includes `</s>`, which in Gemma's vocabulary closes a markup element.
 _END_NAMES = (
-    "<eos>",
-    "<|endoftext|>",
-    "<|end_of_text|>",
-    "<|im_end|>",
-    "<|end|>",
-    "<|return|>",
-    "<|call|>",
-    "<|eot_id|>",
-    "<|eom_id|>",
-    "<end_of_turn>",
-    "<turn|>",
-    "<end_of_utterance>",
-    "<EOT>",
-    "<|end_of_turn|>",
-    "<｜end▁of▁sentence｜>",
+    *("<eos>", "</s>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<turn|>"),
+    *(
+        "<|endoftext|>",
+        "<|end_of_text|>",
+        "<|im_end|>",
+        "<|end|>",
+        "<|return|>",
+        "<|call|>",
+        "<|eot_id|>",
+        "<|eom_id|>",
+    ),
+    *("<end_of_turn>", "<end_of_utterance>", "<｜end▁of▁sentence｜>"),
+)
+# Marks of fill-in-the-middle prompts: control tokens too, whatever the file says.
+_CONTROL_NAMES = (
+    *(
+        "<|fim_prefix|>",
+        "<fim-prefix>",
+        "<fim_prefix>",
+        "<PRE>",
+        "<|fim_suffix|>",
+        "<fim-suffix>",
+        "<fim_suffix>",
+        "<SUF>",
+    ),
+    *(
+        "<|fim_middle|>",
+        "<fim-middle>",
+        "<fim_middle>",
+        "<MID>",
+        "<|fim_pad|>",
+        "<fim-pad>",
+        "<fim_pad>",
+        "<PAD>",
+        "[PAD]",
+    ),
+    *("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>", "<|file_sep|>"),
 )
 
 
@@ -58,7 +80,10 @@ def fail(key: str, reason: str) -> NoReturn:
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """Checked vocabulary. tokens[i] is the text of id i as the file has it; kinds uint8 [V]; scores float32 [V] or None."""
+    """Checked vocabulary: tokens[i] is the text of id i as the file has it.
+
+    kinds uint8 [V], scores float32 [V] or None. eog: ids that end a generation. ids: text -> id.
+    """
 
     tokens: list[str]
     kinds: npt.NDArray[np.uint8]
@@ -88,21 +113,19 @@ class Vocabulary:
         if len(ids) != n:
             twice = next(t for i, t in enumerate(tokens) if ids[t] != i)
             fail("tokens", f"token {twice!r:.60} appears twice")
-        kinds = _numbers(metadata, "token_type", n, "iu")
-        if kinds is None:
-            kinds = np.full(n, Kind.NORMAL)
-        elif kinds.min() < 0 or kinds.max() > Kind.BYTE:
-            fail("token_type", f"values must be 0..{int(Kind.BYTE)}")
+        kinds = _kinds(metadata, n)
         scores = _numbers(metadata, "scores", n, "fiu")
         if scores is not None and not np.isfinite(scores).all():
             fail("scores", "a score is not a finite number")
         role = {name: _id(metadata, name, n) for name in ("bos", "eos", "unknown", "eot", "eom")}
         named = [ids[t] for t in _END_NAMES if t in ids]
+        if "<|return|>" in ids and "<|call|>" in ids and "<|end|>" in ids:
+            # In this family (harmony) `<|end|>` closes a message, and the turn goes on.
+            named.remove(ids["<|end|>"])
         ends = frozenset(i for i in (role["eos"], role["eot"], role["eom"], *named) if i is not None)
-        kinds = kinds.astype(np.uint8)
         # Some converters leave end-of-turn tokens as ordinary text; as control tokens they are parsed from templates
         # and never from user text.
-        kinds[named] = Kind.CONTROL
+        kinds[[*named, *(ids[t] for t in _CONTROL_NAMES if t in ids)]] = Kind.CONTROL
         return Vocabulary(
             tokens,
             kinds,
@@ -137,7 +160,16 @@ def _texts(metadata: Mapping[str, object], name: str) -> list[str]:
     return value if isinstance(value, list) else list(value)
 
 
-def _numbers(metadata: Mapping[str, object], name: str, n: int, dtypes: str) -> npt.NDArray[np.generic] | None:
+def _kinds(metadata: Mapping[str, object], n: int) -> npt.NDArray[np.uint8]:
+    values = _numbers(metadata, "token_type", n, "iu")
+    if values is None:
+        return np.full(n, Kind.NORMAL, np.uint8)
+    if values.min() < 0 or values.max() > Kind.BYTE:
+        fail("token_type", f"values must be 0..{int(Kind.BYTE)}")
+    return values.astype(np.uint8)
+
+
+def _numbers(metadata: Mapping[str, object], name: str, n: int, dtypes: str) -> npt.NDArray[Any] | None:
     value = metadata.get(PREFIX + name)
     if value is None:
         return None
