@@ -69,7 +69,7 @@ class Vector(types.Type):
 
     def __init__(self, name: str, llvm: ir.Type) -> None:
         self.llvm = llvm
-        super().__init__(name)
+        super().__init__(name)  # type: ignore[no-untyped-call]
 
 
 @register_model(Vector)
@@ -89,7 +89,9 @@ def op(result: Any, *args: Any) -> Callable[[Callable[..., Any]], Any]:
     def wrap(build: Callable[..., Any]) -> Any:
         def typed(_: Any, *given: Any) -> Any:
             def emit(context: Any, b: Any, sig: Any, values: Any) -> Any:
-                made = build(b, *values)
+                tuples = [isinstance(a, types.UniTuple) for a in args]
+                parts = [cgutils.unpack_tuple(b, v) if t else v for t, v in zip(tuples, values, strict=True)]
+                made = build(b, *parts)
                 if isinstance(result, types.UniTuple):
                     return context.make_tuple(b, result, made)
                 return context.get_dummy_value() if result is types.void else made
@@ -108,7 +110,7 @@ def op(result: Any, *args: Any) -> Callable[[Callable[..., Any]], Any]:
 def call(b: Any, name: str, result: ir.Type, *args: Any) -> Any:
     """Emit a call of the LLVM intrinsic `name`."""
     kind = ir.FunctionType(result, [a.type for a in args])
-    return b.call(cgutils.get_or_insert_function(b.module, kind, name), args)
+    return b.call(cgutils.get_or_insert_function(b.module, kind, name), args)  # type: ignore[no-untyped-call]
 
 
 def const(kind: ir.VectorType, value: Any) -> ir.Constant:
@@ -157,7 +159,7 @@ def addr(_: Any, array: Any) -> Any:
 def _getter(kind: ir.Type, result: Any, signed: bool, doc: str) -> Any:
     def get(b: Any, p: Any) -> Any:
         value = read(b, p, kind)
-        if kind == F32 or kind == I32:
+        if kind in (F32, I32):
             return value
         return b.sext(value, I32) if signed else b.zext(value, I32)
 

@@ -19,13 +19,13 @@ left, then waits until those that others took are done:
         wait(desk, 0, n0)                    # all results of phase 0 are visible from here on
         ...                                  # phase 1 likewise
 
-It is the chunks that are waited for, never the workers: when the runtime starts the workers one after another, the first
-does everything and the others find nothing left. Which worker computes a chunk must not matter to the result.
+It is the chunks that are waited for, never the workers: when the runtime starts the workers one after another, the
+first does everything and the others find nothing left. Which worker computes a chunk must not matter to the result.
 
 `desk` is the address of the counters, zeroed before the region. From Python:
 
     with team.enter() as t:                  # one region at a time in a process
-        region(t.workers, t.desk, ...)
+        region(t.workers, t.desk, t.memory(nbytes), ...)
 
 The lock makes concurrent calls of Python threads take turns; kernels use all cores anyway.
 """
@@ -44,6 +44,7 @@ from numba import types
 from polykv.errors import ConfigError
 from polykv.fast.cpu._jit import kernel
 from polykv.fast.cpu.simd import I32, I64, Addr, at, call, features, op
+from polykv.types import U8
 
 # Phases of one region; each has two counters in cache lines of their own.
 PHASES = 16
@@ -77,13 +78,13 @@ _sched_yield = types.ExternalFunction("sched_yield", types.int32())
 
 
 @kernel()
-def claim(desk: int, phase: int) -> int:
+def claim(desk: int, phase: int) -> Any:
     """The next free chunk of a phase."""
     return atomic_add(desk + 2 * LINE * phase, 1)
 
 
 @kernel()
-def finish_and_claim(desk: int, phase: int) -> int:
+def finish_and_claim(desk: int, phase: int) -> Any:
     """Report the chunk in hand as done and take the next."""
     atomic_add(desk + 2 * LINE * phase + LINE, 1)
     return atomic_add(desk + 2 * LINE * phase, 1)
@@ -102,13 +103,12 @@ def wait(desk: int, phase: int, chunks: int) -> None:
 
 
 class Team:
-    """The workers of this process: how many, their counters, and the lock that lets one region run at a time."""
+    """The workers of this process: how many, their counters and memory, and the lock that lets one region run."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        counters = np.zeros(2 * LINE * PHASES // 8 + LINE // 8, np.int64)
-        first = -counters.ctypes.data % LINE // 8
-        self._counters = counters[first : first + 2 * LINE * PHASES // 8]
+        self._counters = _aligned(2 * LINE * PHASES)
+        self._memory, self._address = _aligned(0), 0
         self.desk = int(self._counters.ctypes.data)
         self.workers = numba.get_num_threads()
 
@@ -119,6 +119,28 @@ class Team:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._lock.release()
+
+    def memory(self, nbytes: int) -> int:
+        """Address of at least nbytes for the region about to run, aligned to a cache line; contents are arbitrary.
+
+        The same memory serves every region and grows to the largest request.
+        """
+        if nbytes > self._memory.nbytes:
+            self._memory = _aligned(nbytes)
+            self._address = int(self._memory.ctypes.data)
+        return self._address
+
+    @property
+    def nbytes(self) -> int:
+        """Working memory held between regions."""
+        return int(self._memory.nbytes)
+
+
+def _aligned(nbytes: int) -> U8:
+    """A zeroed array that begins at a cache line."""
+    raw = np.zeros(nbytes + LINE, np.uint8)
+    first = -raw.ctypes.data % LINE
+    return raw[first : first + nbytes]
 
 
 TEAM = Team()
@@ -136,7 +158,7 @@ def threads() -> int:
 
 def set_threads(n: int) -> None:
     """Use n workers from now on. Raises ConfigError when numba was started with fewer."""
-    most = numba.config.NUMBA_NUM_THREADS
+    most = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
     if not 1 <= n <= most:
         raise ConfigError(f"threads must be 1 to {most} on this machine, not {n}")
     numba.set_num_threads(n)
