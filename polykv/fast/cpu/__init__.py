@@ -1,6 +1,7 @@
 """The numba backend: a function for every operation of `polykv.ops.Ops`."""
 
 from polykv.fast.cpu.attend import attend
+from polykv.fast.cpu.attention_block import attention_block
 from polykv.fast.cpu.encode import decode, encode
 from polykv.fast.cpu.fwht import fwht
 from polykv.fast.cpu.glu import glu
@@ -12,6 +13,7 @@ from polykv.fast.cpu.sample import penalize, sample
 
 __all__ = [
     "attend",
+    "attention_block",
     "decode",
     "encode",
     "fwht",

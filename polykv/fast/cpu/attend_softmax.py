@@ -7,19 +7,14 @@ from typing import Any
 import numpy as np
 
 from polykv.fast.cpu._jit import kernel
-from polykv.fast.cpu.simd import addr, lane_f, load_f, splat_f, store_f, sum_f, top_f
-from polykv.fast.cpu.simd_math import add_f, div_f, exp_f, fma, max_f, mul_f, sigmoid_f, sub_f
+from polykv.fast.cpu.attend_exp import decay, decay_f
+from polykv.fast.cpu.simd import addr, load_f, splat_f, store_f, sum_f, top_f
+from polykv.fast.cpu.simd_math import add_f, div_f, fma, max_f, mul_f, sigmoid_f, sub_f
 
 # Tokens that are folded at once.
 UNIT = 64
 NONE = np.float32(-np.inf)
 ONE, TWO = np.float32(1.0), np.float32(2.0)
-
-
-@kernel()
-def exp1(x: np.float32) -> np.float32:
-    """e^x by the same arithmetic as the vectors use."""
-    return lane_f(exp_f(splat_f(x)), np.int32(0))
 
 
 @kernel()
@@ -51,10 +46,10 @@ def fold_row(s: Any, i: int, lo: int, hi: int, cap: np.float32, m: np.float32, l
     at = splat_f(new)
     total = splat_f(np.float32(0.0))
     for t in range(0, 4 * UNIT, 32):
-        w = exp_f(sub_f(load_f(p + t), at))
+        w = decay_f(sub_f(load_f(p + t), at))
         store_f(p + t, w)
         total = add_f(total, w)
-    factor = exp1(m - new)
+    factor = decay(m - new)
     return new, l * factor + sum_f(total), factor
 
 
@@ -64,7 +59,7 @@ def merge_row(m: np.float32, l: np.float32, acc: Any, m1: np.float32, l1: np.flo
     if m1 == NONE:
         return m, l
     new = max(m, m1)
-    f, f1 = exp1(m - new), exp1(m1 - new)
+    f, f1 = decay(m - new), decay(m1 - new)
     p, p1 = addr(acc), addr(acc1)
     for i in range(0, 4 * acc.shape[0], 32):
         store_f(p + i, fma(load_f(p1 + i), splat_f(f1), mul_f(load_f(p + i), splat_f(f))))
