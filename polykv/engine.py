@@ -83,6 +83,8 @@ class Engine:
         self._ops = ops
         self._queue: deque[Request] = deque()
         self._running: list[Request] = []
+        # A request was put back; nothing is admitted until a running one ends, or the two would displace each other.
+        self._crowded = False
         # Length that a sequence had when its request was admitted; what preemption goes back to.
         self._start: dict[int, int] = {}
 
@@ -104,7 +106,7 @@ class Engine:
                 raise PromptError("the prompt does not continue the tokens of the given sequence")
         wanted = self.context if request.max_tokens is None else len(request.prompt) + request.max_tokens
         request.limit = min(wanted, self.context)
-        request.text = TextStream(self.tokenizer, request.stop)
+        request.text = TextStream(self.tokenizer, request.stop, skip_special=True)
         self._queue.append(request)
         return request
 
@@ -165,7 +167,7 @@ class Engine:
         return True
 
     def _admit(self) -> None:
-        while self._queue and len(self._running) < self.max_batch:
+        while self._queue and len(self._running) < self.max_batch and not self._crowded:
             request = self._queue[0]
             if not self._has_room(request):
                 break
@@ -258,6 +260,7 @@ class Engine:
         request = self._running.pop()
         self._release(request)
         self._queue.appendleft(request)
+        self._crowded = True
         self.counters.preempted += 1
         return True
 
@@ -277,6 +280,7 @@ class Engine:
             self._queue.remove(request)
         if request in self._running:
             self._running.remove(request)
+            self._crowded = False
         if request.text is not None and why is not Finish.STOP:
             request.emit([request.text.finish()])
         if request.owned:

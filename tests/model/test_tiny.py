@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -52,7 +53,7 @@ def test_prefill_in_any_split_is_one_shot(name: str, kv: str, backend: str, cuts
     runner, ids = tiny_runner(name, backend, kv), random_ids(150)
     edges = [0, *sorted(cuts), 150]
     sequence = Sequence(runner.pool)
-    parts = [runner.step([(sequence, ids[a:b])], Logits.ALL) for a, b in zip(edges, edges[1:], strict=False)]
+    parts = [runner.step([(sequence, ids[a:b])], Logits.ALL) for a, b in pairwise(edges)]
     # A pool of its own, so that nothing of the first run can be reused.
     assert_same(backend, np.concatenate(parts), one_shot(tiny_runner(name, backend, kv), ids))
 

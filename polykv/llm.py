@@ -1,0 +1,225 @@
+"""`polykv.load(...)` and what it returns: one model, ready for text, logits, chats and shared pools.
+
+llm = polykv.load("smollm2")
+llm.generate("Why is the sky blue?").text
+with llm.pool(document) as pool:
+    answers = pool.ask(["Who wrote it?", "When?"])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from pathlib import Path
+from typing import Any, Unpack
+
+import numpy as np
+
+from polykv import ops as operations
+from polykv.agent import Agent
+from polykv.cache.codecs import parse_tiers
+from polykv.cache.plan import MemoryPlan, plan_memory
+from polykv.cache.pool import KVPool
+from polykv.cache.sequence import Sequence
+from polykv.catalogue import resolve
+from polykv.config import CacheConfig, Tier
+from polykv.engine import Engine
+from polykv.engine_options import Options, make_request
+from polykv.engine_request import Generation, Request
+from polykv.engine_stream import Stream
+from polykv.errors import ConfigError, PromptError
+from polykv.model.loader import Model, load_model
+from polykv.model.runner import Logits, Runner
+from polykv.prompt import Message, Prompts
+from polykv.report import Report, make_report
+from polykv.shared_pool import SharedKVPool
+from polykv.text.chat import ChatTemplate
+from polykv.text.tokenizer import Tokenizer
+from polykv.types import F32, Activations
+
+DEFAULT_KV = "q8_0/turbo3"
+DEFAULT_CONTEXT = 8192
+# Arrays grow on demand, so room for a few sequences of full length costs nothing until it is used.
+SEQUENCES_OF_FULL_LENGTH = 4
+
+Prompt = str | Seq[Message] | Seq[int]
+
+
+def load(
+    model: str | Path = "smollm2",
+    *,
+    backend: str = "cpu",
+    kv: str = DEFAULT_KV,
+    activations: str | None = None,
+    ctx: int | None = None,
+    cache_tokens: int | None = None,
+    threads: int | None = None,
+    chunk: int = 512,
+) -> LLM:
+    """Open a model.
+
+    model: path of a GGUF file, a name of the catalogue, or `hf:org/repo[:file]`. backend: "cpu" or "ref".
+    kv: tier `K/V` of the cache, with optional overrides per layer (`q8_0/turbo3,0-1=f16`). activations: "f32" (exact)
+    or "q8" (rows rounded to int8 per 32 values before each matrix product; default of cpu). ctx: longest sequence in
+    tokens (default: the model's, at most 8192). cache_tokens: cells of all sequences together (default 4 * ctx).
+    threads: worker threads of the cpu backend (default: all cores). chunk: prompt tokens per step.
+
+    Raises a PolyKVError for anything that is wrong with the file or the arguments.
+    """
+    ops = operations.load(backend)
+    loaded = load_model(resolve(str(model)))
+    limit = loaded.config.context
+    context = min(limit, DEFAULT_CONTEXT) if ctx is None else ctx
+    if not 1 <= context <= limit:
+        raise ConfigError(f"a context of {context} tokens is outside 1..{limit}, the range of this model")
+    _set_threads(backend, threads)
+    tiers = parse_tiers(kv, len(loaded.config.layers))
+    cells = SEQUENCES_OF_FULL_LENGTH * context if cache_tokens is None else cache_tokens
+    cache = KVPool(ops, loaded.config, CacheConfig(tiers), fingerprint=loaded.fingerprint, max_tokens=cells)
+    runner = Runner(ops, loaded, cache, _activations(backend, activations))
+    tokenizer = Tokenizer.from_gguf(loaded.gguf.metadata)
+    template = ChatTemplate.from_gguf(loaded.gguf.metadata, tokenizer)
+    engine = Engine(ops, runner, tokenizer, context=context, chunk=chunk)
+    return LLM(loaded, ops, engine, Prompts(tokenizer, template), kv)
+
+
+def _activations(backend: str, name: str | None) -> Activations:
+    names = {"f32": Activations.F32, "q8": Activations.Q8}
+    name = ("q8" if backend == "cpu" else "f32") if name is None else name
+    if name not in names:
+        raise ConfigError(f"activations are {name!r}; known: {', '.join(names)}")
+    return names[name]
+
+
+def _set_threads(backend: str, threads: int | None) -> None:
+    if threads is None:
+        return
+    if backend != "cpu":
+        raise ConfigError(f"the backend {backend} has no threads to set")
+    from polykv.fast.cpu.team import set_threads
+
+    set_threads(threads)
+
+
+class LLM:
+    """One model with its cache and engine. Not thread-safe."""
+
+    def __init__(self, model: Model, ops: operations.LoadedOps, engine: Engine, prompts: Prompts, kv: str) -> None:
+        self.model, self.ops, self.engine, self.prompts, self.kv = model, ops, engine, prompts, kv
+        self.config, self.tokenizer, self.context = model.config, prompts.tokenizer, engine.context
+
+    @property
+    def cache(self) -> KVPool:
+        """K/V storage of all sequences."""
+        return self.engine.pool
+
+    @property
+    def activations(self) -> Activations:
+        return self.engine.runner.transformer.activations
+
+    # -- text ----------------------------------------------------------------------------------------------------
+    def tokenize(self, text: str, special: bool = True) -> list[int]:
+        """Token ids of text, without a beginning-of-text token; special: parse special tokens written in the text."""
+        return self.tokenizer.encode(text, special=special, add_bos=False)
+
+    def detokenize(self, ids: Seq[int]) -> str:
+        """Text of token ids; bytes that are no valid UTF-8 become U+FFFD."""
+        return self.tokenizer.decode(list(ids))
+
+    def prompt_ids(self, prompt: Prompt, raw: bool = False) -> list[int]:
+        """Token ids that a prompt stands for; see `generate`."""
+        if isinstance(prompt, str):
+            if raw or self.prompts.template is None:
+                return self.prompts.text(prompt)
+            return self.prompts.messages([{"role": "user", "content": prompt}])
+        items = list(prompt)
+        if items and all(isinstance(m, dict) for m in items):
+            return self.prompts.messages([m for m in items if isinstance(m, dict)])
+        if all(isinstance(i, int | np.integer) and not isinstance(i, bool) for i in items):
+            return [int(i) for i in items if not isinstance(i, dict)]
+        raise PromptError("a prompt is a string, a list of messages {role, content}, or a list of token ids")
+
+    # -- generating ----------------------------------------------------------------------------------------------
+    def generate(self, prompt: Prompt, *, raw: bool = False, **options: Unpack[Options]) -> Generation:
+        """Answer a prompt.
+
+        prompt: a string is one user turn when the model has a chat template, and text to continue when it has none or
+        with raw=True; a list of {"role", "content"} is a chat; a list of ints is token ids as they are.
+        options: max_tokens=64, temperature=0 (greedy), top_k, top_p, min_p, repetition_penalty, penalty_window, seed,
+        stop, ignore_eog, on_prefill; see `polykv.engine_options.Options`.
+        """
+        return self.engine.run([self._request(prompt, raw, options)])[0]
+
+    def generate_many(self, prompts: Seq[Prompt], *, raw: bool = False, **options: Unpack[Options]) -> list[Generation]:
+        """Answer several prompts in one batch; each gets the tokens it would get alone."""
+        return self.engine.run([self._request(p, raw, options) for p in prompts])
+
+    def stream(self, prompt: Prompt, *, raw: bool = False, **options: Unpack[Options]) -> Stream:
+        """Like `generate`, as an iterator over pieces of text; `.generation` is there when it has ended."""
+        return self.engine.stream(self._request(prompt, raw, options))
+
+    def chat(self, system: str = "") -> Agent:
+        """An empty conversation whose history stays in the cache."""
+        return Agent(self.engine, self.prompts, Sequence(self.cache), system=system)
+
+    def _request(self, prompt: Prompt, raw: bool, options: Options) -> Request:
+        return make_request(self.prompt_ids(prompt, raw), **options)
+
+    def logits(self, ids: Seq[int] | np.ndarray) -> F32:
+        """Logits float32 [T, vocab] of every position, given the tokens before it (teacher forcing through the cache).
+
+        The result takes 4 * T * vocab bytes: 0.9 GB for 900 tokens of a vocabulary of 262,144.
+        """
+        tokens = self.prompt_ids(np.asarray(ids).tolist())
+        if len(tokens) > self.context:
+            raise PromptError(f"{len(tokens)} tokens do not fit into the context of {self.context} (--ctx)")
+        out = np.empty((len(tokens), self.config.vocab), np.float32)
+        sequence, chunk = Sequence(self.cache), self.engine.chunk
+        try:
+            for a in range(0, len(tokens), chunk):
+                part = tokens[a : a + chunk]
+                self.engine.runner.step([(sequence, part)], Logits.ALL, out=out[a : a + len(part)])
+        finally:
+            sequence.free()
+        return out
+
+    # -- pools ---------------------------------------------------------------------------------------------------
+    def pool(self, document: str, *, system: str = "", on_prefill: Any = None) -> SharedKVPool:
+        """Prefill a document once, for many agents. on_prefill(done, total) reports progress in tokens."""
+        ids = self.prompts.prefix(document, system)
+        if not ids:
+            raise PromptError("the document is empty")
+        sequence, _ = Sequence.attach(self.cache, ids)
+        try:
+            self.engine.run([make_request(ids, sequence, max_tokens=0, on_prefill=on_prefill)])
+            return SharedKVPool(self.engine, self.prompts, sequence, document=document, system=system, kv=self.kv)
+        except BaseException:
+            sequence.free()
+            raise
+
+    def load_pool(self, path: str | Path) -> SharedKVPool:
+        """A pool that `SharedKVPool.save` wrote, in this or another process.
+
+        Raises MismatchError, naming the field, when it was made with another model, tier or rope, and FormatError when
+        the file is damaged; what this session holds is not touched then.
+        """
+        return SharedKVPool.load(path, self.engine, self.prompts, self.kv)
+
+    # -- facts ---------------------------------------------------------------------------------------------------
+    def plan(self, *, agents: int = 1, shared: int = 0, ctx: int | None = None) -> MemoryPlan:
+        """Memory of the cache for `agents` agents of `ctx` tokens each (default: the context), the first `shared`
+        common to all."""
+        tiers = tuple(Tier(kv.k.codec, kv.v.codec) for kv in map(self.cache.layer, range(len(self.config.layers))))
+        return plan_memory(
+            self.config,
+            tiers,
+            ctx=self.context if ctx is None else ctx,
+            agents=agents,
+            shared=shared,
+            block_size=self.cache.block_size,
+            chunk=self.engine.chunk,
+            ops_name=self.ops,
+        )
+
+    def report(self) -> Report:
+        """What ran and what it took, as plain values; `polykv.report.render` makes tables of it."""
+        return make_report(self)
