@@ -59,26 +59,31 @@ def group(ctx: click.Context) -> None:
     ctx.default_map = dict.fromkeys(COMMANDS, defaults)
 
 
-def main(args: list[str] | None = None) -> None:
+def main() -> None:
     """Run the command line and exit."""
     for stream in (sys.stdout, sys.stderr):
         # Model output is UTF-8 whatever the locale says; a pipe with an ASCII locale must not end a run.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="replace")
-    sys.exit(run(args))
+    sys.exit(run(sys.argv[1:]))
 
 
-def run(args: list[str] | None = None) -> int:
+def run(args: list[str]) -> int:
     """Run the command line; the exit code. No traceback for anything that a user can cause."""
     try:
-        code = group.main(args, prog_name="polykv", standalone_mode=False)
-        return code if isinstance(code, int) else 0
+        with group.make_context("polykv", args) as ctx:
+            group.invoke(ctx)
+    except click.exceptions.Exit as e:
+        return e.exit_code
     except PolyKVError as e:
         click.echo(f"polykv: error: {e}", err=True)
         return e.exit_code
+    except click.exceptions.NoArgsIsHelpError as e:
+        e.show()
+        return 0
     except click.ClickException as e:
-        hint = f" (see polykv {e.ctx.info_name} --help)" if isinstance(e, click.UsageError) and e.ctx else ""
-        click.echo(f"polykv: error: {e.format_message()}{hint}".replace("polykv polykv", "polykv"), err=True)
+        hint = f" (see {e.ctx.command_path} --help)" if isinstance(e, click.UsageError) and e.ctx else ""
+        click.echo(f"polykv: error: {e.format_message()}{hint}", err=True)
         return 2
     except (KeyboardInterrupt, click.Abort):
         click.echo("\npolykv: interrupted", err=True)
@@ -86,4 +91,4 @@ def run(args: list[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader of a pipe left (`polykv ask | head`): point stdout elsewhere so that exit does not fail on flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    return 0

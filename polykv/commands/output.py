@@ -42,7 +42,7 @@ class Output:
         """Anything that rich can draw."""
         # Without a terminal rich assumes 80 columns and would fold wide tables.
         width = None if sys.stdout.isatty() else 120
-        Console(file=sys.stdout, width=width, markup=False, highlight=False).print(what)
+        _Console(file=sys.stdout, width=width, markup=False, highlight=False).print(what)
 
     def json(self, value: dict[str, Any]) -> None:
         """The last line, when --json asks for it."""
@@ -76,6 +76,12 @@ class Output:
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task(text, total=None)
             yield lambda done, total, text: bar.update(task, completed=done, total=total, description=text)
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        # rich would end the process with code 1; `polykv.cli` knows what to do.
+        raise BrokenPipeError
 
 
 def printable(text: str) -> str:

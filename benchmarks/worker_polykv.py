@@ -1,0 +1,116 @@
+"""The side of the benchmark that is ours: steps of polykv's runner, without sampling or text."""
+
+from __future__ import annotations
+
+import resource
+import time
+from typing import Any
+
+from protocol import serve, tokens
+
+import polykv
+from polykv.cache.sequence import Sequence
+from polykv.errors import CapacityError
+from polykv.model.runner import Logits
+from polykv.ops import OPERATIONS
+
+CHUNK = 512
+
+
+class Worker:
+    """One model and one sequence at some depth."""
+
+    def open(self, model: str, ctx: int, threads: int, kv: str) -> dict[str, Any]:
+        """Load a model; kernels that are not in the cache yet are compiled by `warm`."""
+        began = time.perf_counter()
+        self.llm = polykv.load(model, ctx=ctx, kv=kv, threads=threads)
+        self.runner, self.sequence = self.llm.engine.runner, Sequence(self.llm.cache)
+        return {"load_s": time.perf_counter() - began, "weights": self.llm.model.weight_bytes}
+
+    def warm(self) -> dict[str, Any]:
+        """Run every shape of step once."""
+        for n in (CHUNK, 1):
+            self._run(tokens(n))
+        self.sequence.trim(0)
+        forks = [self.sequence.fork() for _ in range(2)]
+        self.runner.step([(f, [5]) for f in forks])
+        for f in forks:
+            f.free()
+        return {}
+
+    def fill(self, depth: int) -> dict[str, Any]:
+        """Bring the sequence to `depth` tokens, or a little more where a sliding window forbids going back."""
+        if self.sequence.length > depth:
+            try:
+                self.sequence.trim(depth)
+            except CapacityError:
+                return {"depth": self.sequence.length}
+        self._run(tokens(depth, seed=2)[self.sequence.length :])
+        return {"depth": self.sequence.length}
+
+    def prefill(self, n: int) -> dict[str, Any]:
+        """Seconds for n more tokens of a prompt."""
+        began = time.perf_counter()
+        self._run(tokens(n, seed=3))
+        return {"s": time.perf_counter() - began}
+
+    def decode(self, n: int) -> dict[str, Any]:
+        """Seconds for n tokens, one after the other."""
+        ids = tokens(n, seed=4)
+        began = time.perf_counter()
+        for i in ids:
+            self.runner.step([(self.sequence, [i])])
+        return {"s": time.perf_counter() - began}
+
+    def agents(self, n: int, steps: int) -> dict[str, Any]:
+        """Seconds for `steps` tokens of each of n forks of the sequence."""
+        forks = [self.sequence.fork() for _ in range(n)]
+        began = time.perf_counter()
+        for i in tokens(steps, seed=5):
+            self.runner.step([(f, [i]) for f in forks])
+        seconds = time.perf_counter() - began
+        for f in forks:
+            f.free()
+        return {"s": seconds}
+
+    def overhead(self, n: int) -> dict[str, Any]:
+        """Share of decode time that is spent outside operations, that is in Python."""
+        inside = [0.0]
+        saved = {name: getattr(self.llm.ops, name) for name in OPERATIONS}
+
+        def timed(fn: Any) -> Any:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                began = time.perf_counter()
+                try:
+                    return fn(*args, **kwargs)
+                finally:
+                    inside[0] += time.perf_counter() - began
+
+            return call
+
+        for name, fn in saved.items():
+            setattr(self.llm.ops, name, timed(fn))
+        total = self.decode(n)["s"]
+        for name, fn in saved.items():
+            setattr(self.llm.ops, name, fn)
+        return {"share": 1 - inside[0] / total}
+
+    def first(self, n: int) -> dict[str, Any]:
+        """Tokenize, read a prompt of n tokens and choose one more; the driver takes the time."""
+        self.llm.generate(self.llm.detokenize(tokens(n, seed=6)), max_tokens=1)
+        return {}
+
+    def memory(self) -> dict[str, Any]:
+        """Peak resident memory and what of it is K/V, in bytes."""
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return {"peak": peak, "kv": self.llm.cache.nbytes, "kv_used": self.llm.cache.used_nbytes}
+
+    def _run(self, ids: list[int]) -> None:
+        for a in range(0, len(ids), CHUNK):
+            last = a + CHUNK >= len(ids)
+            self.runner.step([(self.sequence, ids[a : a + CHUNK])], Logits.LAST if last else Logits.NONE)
+
+
+if __name__ == "__main__":
+    w = Worker()
+    serve({name: getattr(w, name) for name in vars(Worker) if not name.startswith("_")})

@@ -1,0 +1,216 @@
+"""The command line without a model: table of commands, errors, exit codes, environment, output."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from tiny_models import tiny_path
+
+from polykv import cli
+from polykv.commands import options
+from polykv.commands.output import Output, megabytes, printable
+from polykv.errors import StrictError
+
+TINY = str(tiny_path("llama"))
+
+
+def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
+    """Exit code, stdout, stderr of a command line run in this process."""
+    code = cli.run(list(args))
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, name, "--help")
+    assert code == 0
+    assert out.startswith(f"Usage: polykv {name}")
+    assert err == ""
+    command = importlib.import_module(f"polykv.commands.{cli.COMMANDS[name][0]}").command
+    for parameter in command.params:
+        assert isinstance(parameter, click.Argument) or parameter.opts
+
+
+def test_table_is_complete() -> None:
+    folder = Path(cli.__file__).parent / "commands"
+    with_command = {p.stem for p in folder.glob("*.py") if "@click.command" in p.read_text()}
+    assert with_command == {module for module, _ in cli.COMMANDS.values()}
+
+
+def test_help_imports_nothing_slow() -> None:
+    code = (
+        "import sys; from polykv import cli; cli.run(['--help']); print(sorted({'numpy', 'numba'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("[]")
+
+
+@pytest.mark.parametrize(
+    ("args", "part"),
+    [
+        (["nonsense"], "No such command 'nonsense'"),
+        (["ask", "--temperature", "-1"], "--temperature"),
+        (["ask", "--backend", "cuda"], "--backend"),
+        (["ask", "--nonsense"], "--nonsense"),
+        (["generate"], "PROMPT"),
+        (["ask", "missing-file.txt", "-q", "Who?"], "missing-file.txt"),
+        (["ask", "missing-file.txt"], "no question"),
+        (["ask", "a.txt", "--pool", "b.pool", "-q", "Who?"], "not both"),
+        (["tiers", "-m", "no-such-model"], "no-such-model"),
+        (["plan", "-m", TINY, "--kv", "q8_0/turbo9"], "turbo9"),
+        (["plan", "-m", TINY, "--kv", "q8_0,99=f16"], "99"),
+        (["plan", "-m", TINY, "--ctx", "8", "--shared", "9"], "shared"),
+        (["pull", "no-such-model"], "no-such-model"),
+        (["generate", "x", "-m", "no-such-model"], "no-such-model"),
+        (["generate", "x", "-m", TINY, "--ctx", "1000000"], "1000000"),
+    ],
+)
+def test_a_mistake_is_one_line(args: list[str], part: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, *args)
+    assert code == 2
+    assert out == ""
+    assert err.startswith("polykv: error: ")
+    assert part in err
+    assert err.count("\n") == 1
+
+
+def test_a_bad_file_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad = tmp_path / "bad\x1b[31m.gguf"
+    bad.write_bytes(b"GGUF" + bytes(60))
+    for command in (["inspect", str(bad)], ["generate", "x", "-m", str(bad)], ["plan", "-m", str(bad)]):
+        code, _, err = run(capsys, *command)
+        assert code == 2
+        assert err.startswith("polykv: error: ")
+        assert "\x1b" not in err
+
+
+def test_documents_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "latin1.txt").write_bytes("Gebühr".encode("latin-1"))
+    (tmp_path / "empty.txt").write_bytes(b" \n")
+    assert "not UTF-8" in run(capsys, "ask", str(tmp_path / "latin1.txt"), "-q", "x")[2]
+    assert "empty" in run(capsys, "ask", str(tmp_path / "empty.txt"), "-q", "x")[2]
+    assert run(capsys, "ask", str(tmp_path), "-q", "x")[0] == 2
+
+
+@pytest.mark.parametrize(("raised", "code"), [(KeyboardInterrupt, 130), (click.Abort, 130)])
+def test_interrupt(
+    raised: type, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise raised
+
+    monkeypatch.setattr("polykv.doctor.examine", interrupted)
+    got, out, err = run(capsys, "doctor")
+    assert (got, out) == (code, "")
+    assert "interrupted" in err
+
+
+def test_environment_gives_defaults(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("POLYKV_MODEL", "from-the-environment")
+    assert "from-the-environment" in run(capsys, "plan")[2]
+    assert "from-the-option" in run(capsys, "plan", "-m", "from-the-option")[2]
+    monkeypatch.setenv("POLYKV_BACKEND", "nonsense")
+    assert "--backend" in run(capsys, "ask")[2]
+
+
+def test_strict_turns_notes_into_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    class Llm:
+        @staticmethod
+        def report() -> dict[str, Any]:
+            return {"model": {"notes": ["something was ignored"]}}
+
+    llm: Any = Llm()
+    options.check_notes(llm, False, Output())
+    assert capsys.readouterr().err == "polykv: note: something was ignored\n"
+    with pytest.raises(StrictError, match="something was ignored") as caught:
+        options.check_notes(llm, True, Output())
+    assert caught.value.exit_code == 3
+
+
+def test_tiers_match_the_codecs(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "tiers", "-m", TINY, "--json")
+    assert code == 0
+    tiers = {t["name"]: t for t in json.loads(out.splitlines()[-1])["tiers"]}
+    assert tiers["turbo3"]["bits_per_value"] == 3.125
+    assert tiers["q8_0"]["bits_per_value"] == 8.5
+    assert tiers["f16"]["bytes_per_token"] > tiers["q8_0"]["bytes_per_token"] > tiers["turbo3"]["bytes_per_token"]
+
+
+def test_plan_adds_up(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "plan", "-m", TINY, "--agents", "8", "--ctx", "512", "--json")
+    assert code == 0
+    plan = json.loads(out.splitlines()[-1])
+    assert plan["nbytes"] == plan["shared_nbytes"] + 8 * plan["private_nbytes"]
+    assert plan["nbytes"] == sum(layer["k_nbytes"] + layer["v_nbytes"] for layer in plan["layers"])
+    assert plan["f16_nbytes"] > 2 * plan["nbytes"]
+
+
+@pytest.mark.parametrize("model", ["llama", "gemma3"])
+def test_inspect(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "inspect", str(tiny_path(model, "q8_0")), "--tensors", "--json")
+    assert code == 0
+    result = json.loads(out.splitlines()[-1])
+    assert result["config"]["arch"] == model
+    assert result["metadata"]["general.architecture"] == repr(model)
+    assert "token_embd.weight" in out
+    assert result["layers"] == max(int(n.split(".")[1]) for n in result["tensors"] if n.startswith("blk.")) + 1
+
+
+def test_doctor_examines_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "doctor", "--json")
+    assert code == 0, err
+    checks = {c["name"]: c for c in json.loads(out.splitlines()[-1])["checks"]}
+    assert {
+        "python",
+        "packages",
+        "backend cpu",
+        "simd",
+        "threads",
+        "kernel cache",
+        "model smollm2",
+        "disk",
+        "gpu",
+    } <= set(checks)
+    assert checks["backend ref"]["state"] == "ok"
+
+
+def test_doctor_fails_when_a_backend_does(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def load(name: str) -> None:
+        raise ImportError("no machine code")
+
+    monkeypatch.setattr("polykv.ops.load", load)
+    code, out, err = run(capsys, "doctor")
+    assert code == 2
+    assert "no machine code" in out
+    assert err.startswith("polykv: error: ") and "backend cpu" in err
+
+
+def test_output_is_utf8_in_any_locale() -> None:
+    code = "import sys, polykv.cli as c; sys.argv=['polykv', 'tiers']; c.main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, env={"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}, check=True
+    )
+    assert "┃" in done.stdout.decode("utf-8")
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    code = "import sys, polykv.cli as c; sys.argv=['polykv', 'inspect', sys.argv[1], '--tensors']; c.main()"
+    child = subprocess.Popen([sys.executable, "-c", code, TINY], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert child.stdout is not None and child.stderr is not None
+    child.stdout.close()
+    assert child.stderr.read() == b""
+    assert child.wait() == 0
+
+
+def test_printable_disarms_control_characters() -> None:
+    assert printable("a\x1b[2Jb\x9b\x7f") == "a\\x1b[2Jb\\x9b\\x7f"
+    assert printable("Ünïcode → 漢字 🙂\n\t") == "Ünïcode → 漢字 🙂\n\t"
+    assert [megabytes(n) for n in (0, 99_999, 100_000, 12_345_678)] == ["0.0 kB", "100.0 kB", "0.10 MB", "12.3 MB"]

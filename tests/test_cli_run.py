@@ -1,0 +1,169 @@
+"""Commands that run a model, on a tiny one whose answers are noise: what they print, keep, count and refuse."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_models import tiny_path
+
+import polykv
+from polykv import cli
+
+TINY = str(tiny_path("llama"))
+DOCUMENT = "The cat sat on the mat. " * 20
+
+
+@pytest.fixture
+def document(tmp_path: Path) -> str:
+    path = tmp_path / "document.txt"
+    path.write_text(DOCUMENT)
+    return str(path)
+
+
+def run(capsys: pytest.CaptureFixture[str], *args: str) -> dict[str, Any]:
+    """The JSON object of a command that must succeed."""
+    code = cli.run([*args, "--json", "-m", TINY])
+    out, err = capsys.readouterr()
+    assert code == 0, err
+    result: dict[str, Any] = json.loads(out.splitlines()[-1])
+    return {**result, "printed": out, "err": err}
+
+
+def ask(capsys: pytest.CaptureFixture[str], *args: str) -> dict[str, Any]:
+    return run(capsys, "ask", *args, "-n", "6", "-q", "Who sat?", "-q", "Where?", "-q", "Why?")
+
+
+def test_ask_prints_answers_and_cost(document: str, capsys: pytest.CaptureFixture[str]) -> None:
+    got = ask(capsys, document)
+    assert len(got["answers"]) == 3
+    pool = got["pool"]
+    assert pool["kv"] == "q8_0/turbo3"
+    assert pool["prefix_tokens"] > 20
+    assert len(pool["bytes_private"]) == len(pool["bytes_f16_per_agent"]) == 3
+    assert 0 < pool["bytes_shared"] < pool["bytes_f16_per_agent"][0]
+    assert set(got["timing"]) >= {"prefill_tok_s", "decode_tok_s"}
+    assert all(value.startswith("polykv.fast.cpu") for value in got["ops"].values())
+    assert "3 separate f16 caches" in got["printed"]
+    assert got["err"] == "" or "compil" in got["err"]
+
+
+def test_ask_equals_the_library(document: str, capsys: pytest.CaptureFixture[str]) -> None:
+    got = ask(capsys, document, "--seed", "7", "--temperature", "0.9")
+    llm = polykv.load(TINY)
+    with llm.pool(DOCUMENT.strip()) as pool:
+        want = pool.ask(["Who sat?", "Where?", "Why?"], max_tokens=6, seed=7, temperature=0.9)
+    assert [g["tokens"] for g in got["generations"]] == [g.tokens for g in want]
+
+
+def test_ask_reads_standard_input(
+    document: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    want = ask(capsys, document)["generations"]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbf" + DOCUMENT.encode())))
+    assert [g["tokens"] for g in ask(capsys, "-")["generations"]] == [g["tokens"] for g in want]
+
+
+def test_a_saved_pool_gives_the_same_answers(document: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(tmp_path / "kept.pool")
+    want = ask(capsys, document, "--save", file)
+    got = ask(capsys, "--pool", file)
+    assert [g["tokens"] for g in got["generations"]] == [g["tokens"] for g in want["generations"]]
+    assert got["pool"]["bytes_shared"] == want["pool"]["bytes_shared"]
+    assert "loaded from the file" in got["printed"]
+    code = cli.run(["ask", "--pool", file, "-m", TINY, "--kv", "f16", "-q", "Who?"])
+    err = capsys.readouterr().err
+    assert code == 2
+    assert "tier" in err and "q8_0/turbo3" in err and "f16/f16" in err
+
+
+def test_generate(capsys: pytest.CaptureFixture[str]) -> None:
+    got = run(capsys, "generate", "The cat", "--raw", "-n", "5", "--report")
+    want = polykv.load(TINY).generate("The cat", raw=True, max_tokens=5)
+    assert got["tokens"] == want.tokens
+    assert got["text"] in got["printed"]
+    assert "attention_block" in got["printed"]
+    assert got["stats"]["generated_n"] == len(want.tokens)
+
+
+def test_backends_are_chosen(capsys: pytest.CaptureFixture[str]) -> None:
+    got = run(capsys, "generate", "The cat", "--raw", "-n", "2", "--backend", "ref")
+    assert all(value.startswith("polykv.ref") for value in got["ops"].values())
+
+
+def chat(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, lines: str, *args: str) -> dict[str, Any]:
+    monkeypatch.setattr("sys.stdin", io.StringIO(lines))
+    return run(capsys, "chat", "-n", "4", *args)
+
+
+def test_chat_edits_and_retries(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    plain = chat(capsys, monkeypatch, "one\nthree\n")["turns"]
+    edited = chat(capsys, monkeypatch, "one\ntwo\n/edit three\n")["turns"]
+    assert edited == plain
+    assert [t["question"] for t in plain] == ["one", "three"]
+    # Greedy: the same question gives the same answer, whatever was cut off before.
+    assert chat(capsys, monkeypatch, "one\nthree\n/retry\n/retry\n")["turns"] == plain
+    assert chat(capsys, monkeypatch, "one\n\nthree\ntwo\n/undo\n/quit\nnever\n")["turns"] == plain
+
+
+def test_chat_retry_takes_another_seed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    hot = ("--temperature", "5", "-n", "16")
+    once = chat(capsys, monkeypatch, "one\n", *hot)["turns"]
+    again = chat(capsys, monkeypatch, "one\n/retry\n", *hot)["turns"]
+    assert len(once) == len(again) == 1
+    assert once != again
+
+
+def test_chat_survives_mistakes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    got = chat(capsys, monkeypatch, "/undo\n/retry\n/edit\n/nonsense\n/help\n/memory\n" + "x" * 40_000 + "\none\n")
+    assert [t["question"] for t in got["turns"]] == ["one"]
+    assert "no command /nonsense" in got["printed"]
+    assert "polykv: error:" in got["err"]
+
+
+def test_chat_about_a_document(
+    document: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    got = chat(capsys, monkeypatch, "Who?\n", "--doc", document)
+    with polykv.load(TINY).pool(DOCUMENT.strip()) as pool:
+        want = pool.ask(["Who?"], max_tokens=4)[0].text
+    assert got["turns"][0]["answer"] == want
+
+
+def test_interrupt_while_a_model_runs(
+    document: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("polykv.model.runner.Runner.step", interrupted)
+    assert cli.run(["ask", document, "-m", TINY, "-q", "Who?"]) == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+def test_ctrl_c_at_the_prompt() -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", "from polykv.cli import main; main()", "chat", "-m", TINY, "--backend", "ref"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdin is not None and child.stdout is not None and child.stderr is not None
+    child.stdin.write("/memory\n")
+    child.stdin.flush()
+    # Its answer shows that the loop is running and waits for the next line.
+    assert "0 tokens" in child.stdout.readline()
+    os.kill(child.pid, signal.SIGINT)
+    assert child.wait(30) == 130
+    assert "Traceback" not in child.stderr.read()
+    for pipe in (child.stdin, child.stdout, child.stderr):
+        pipe.close()
