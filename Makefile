@@ -16,17 +16,17 @@ help:  ## list the targets
 $(STAMP)-venv:
 	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("polykv needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; try make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip setuptools
+	$(BIN)/python -m pip install -qq --upgrade pip setuptools
 	@touch $@
 
 $(STAMP)-run: $(STAMP)-venv setup.cfg pyproject.toml
 	@echo "installing polykv into $(VENV)"
-	$(BIN)/python -m pip install --quiet -e .
+	$(BIN)/python -m pip install -qq -e .
 	@touch $@
 
 $(STAMP)-dev: $(STAMP)-venv setup.cfg pyproject.toml
 	@echo "installing polykv and the development tools into $(VENV)"
-	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	$(BIN)/python -m pip install -qq -e '.[dev]'
 	@touch $@ $(STAMP)-run
 
 run: $(STAMP)-run  ## three agents answer three questions about one document
@@ -55,7 +55,7 @@ bench: $(STAMP)-dev  ## speed on this CPU, against llama.cpp when llama-cpp-pyth
 
 notebooks: $(STAMP)-dev  ## run all notebooks in place
 	$(BIN)/polykv pull smollm2
-	$(BIN)/python -m jupyter execute --inplace notebooks/*.ipynb
+	$(BIN)/jupyter-execute --inplace notebooks/*.ipynb
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -56,7 +57,7 @@ def _basics() -> Iterator[Check]:
     yield Check("polykv", State.OK, f"{__version__} in {Path(__file__).parent}")
     yield Check("python", State.OK, f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     missing, versions = [], []
-    for package in ("numpy", "numba", "gguf", "tokenizers", "safetensors", "jinja2", "click", "rich"):
+    for package in _requirements():
         try:
             versions.append(f"{package} {metadata.version(package)}")
         except metadata.PackageNotFoundError:
@@ -70,6 +71,12 @@ def _basics() -> Iterator[Check]:
     encoding = (sys.stdout.encoding or "unknown").lower()
     state = State.OK if encoding.replace("-", "") == "utf8" else State.NOTE
     yield Check("output", state, f"encoding {encoding}" + ("" if state is State.OK else "; polykv writes UTF-8 anyway"))
+
+
+def _requirements() -> list[str]:
+    """Names of the packages that the installed polykv asks for, without the optional ones."""
+    lines = [line for line in metadata.requires("polykv") or [] if "extra ==" not in line]
+    return [re.split(r"[^\w.-]", line)[0] for line in lines]
 
 
 def _cpu() -> Iterator[Check]:

@@ -20,7 +20,6 @@ TEXT = sorted({*PYTHON, *DOCS, *ROOT.glob("*.cfg"), *ROOT.glob("*.toml"), ROOT /
 
 # Which parts of polykv a part may import; a part is the name after `polykv.`, and always may import itself.
 BASE = {"types", "errors", "config", "data"}
-CORE = BASE | {"ops", "cache", "model", "text"}
 FRONT = {"cli", "commands", "doctor"}
 ALLOWED: dict[str, set[str]] = {
     "types": set(),
@@ -33,11 +32,9 @@ ALLOWED: dict[str, set[str]] = {
     "cache": BASE | {"ops"},
     "text": BASE | {"model"},
     "model": BASE | {"ops", "cache"},
-    # The package itself: the names that `import polykv` offers.
-    "": CORE | {"llm", "catalogue", "codec_api"},
 }
-# `doctor` describes the installed backends, so it is the one that looks at them.
-EXTRA: dict[str, set[str]] = {"doctor": {"fast"}}
+# `doctor` describes the installed backends; `llm` sets the number of threads of the one it loads.
+EXTRA: dict[str, set[str]] = {"doctor": {"fast"}, "llm": {"fast"}}
 THIRD_PARTY: dict[str, set[str]] = {"ref": {"numpy"}, "fast": {"numpy", "numba", "llvmlite", "platformdirs"}}
 
 
@@ -70,10 +67,9 @@ def imports(path: Path) -> list[str]:
 def allowed(part: str) -> set[str]:
     if part in ALLOWED:
         return ALLOWED[part] | {part}
-    if part in FRONT:
-        return (PARTS - {"ref", "fast"}) | EXTRA.get(part, set()) | {"__version__"}
-    # The engine and what belongs to it: everything but the front ends and the backends.
-    return PARTS - FRONT - {"ref", "fast"} | {"__version__"}
+    # The front ends see everything but the backends; the engine and what belongs to it do not see the front ends.
+    hidden = {"ref", "fast"} if part in FRONT else FRONT | {"ref", "fast"}
+    return PARTS - hidden | EXTRA.get(part, set()) | {"__version__"}
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
@@ -152,6 +148,14 @@ def test_every_package_is_installed() -> None:
     listed = set(setup_cfg()["options"]["packages"].split())
     found = {".".join(p.relative_to(ROOT).parent.parts) for p in (ROOT / "polykv").rglob("__init__.py")}
     assert listed == found | {"polykv.data"}
+
+
+def test_requirements_are_what_is_imported() -> None:
+    tops = {name.partition(".")[0] for path in SOURCES for name in imports(path)}
+    # llvmlite is a part of numba that comes with it.
+    used = tops - {"polykv", "llvmlite"} - sys.stdlib_module_names
+    listed = {re.split(r"[<>=~!\[]", line)[0] for line in setup_cfg()["options"]["install_requires"].split()}
+    assert used == listed
 
 
 def test_every_data_file_is_installed() -> None:
