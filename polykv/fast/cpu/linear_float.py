@@ -13,23 +13,10 @@ from llvmlite import ir
 from numba import types
 
 from polykv.fast.cpu._jit import kernel
-from polykv.fast.cpu.linear_types import BF16, F16, HALVES, MINIMUM, PANEL_A, PANEL_B, PANEL_BLOCK, WIDE
-from polykv.fast.cpu.linear_types import F32 as PLAIN_F32
+from polykv.fast.cpu.linear_types import HALVES, MINIMUM, PANEL_A, PANEL_B, PANEL_BLOCK, WIDE
 from polykv.fast.cpu.simd import F32, F32X8, I64, Addr, Floats, load_f, op, read, splat_i, spread, store_f, write
-from polykv.fast.cpu.simd_math import (
-    and_i,
-    bits_f,
-    fma,
-    high_half,
-    low_half,
-    mul_f,
-    multiply_add,
-    shl,
-    signed_byte,
-    sub_i,
-    to_f,
-)
-from polykv.fast.cpu.simd_weights import biased4, gather2, gather4, gather16, load4
+from polykv.fast.cpu.simd_math import fma, mul_f, multiply_add, signed_byte, sub_i, to_f
+from polykv.fast.cpu.simd_weights import biased4, load4
 
 # Columns of a float panel, and bytes of one of them (two vectors).
 COLUMNS, COLUMN_BYTES = 256, 64
@@ -57,39 +44,6 @@ def panel_f32(flags: int, zero: int, src: int, blocks: int, panel: int) -> None:
                     store_f(panel, v)
                     panel += COLUMN_BYTES
         src += PANEL_BLOCK
-
-
-@kernel()
-def panel_plain(kind: int, src: int, pitch: int, columns: int, panel: int) -> None:
-    """Float weights of 8 rows likewise; any number of columns."""
-    if kind == PLAIN_F32:
-        for _ in range(columns):
-            store_f(panel, bits_f(gather4(src, pitch)))
-            src, panel = src + 4, panel + COLUMN_BYTES
-        return
-    while columns >= 8:
-        q = gather16(src, pitch)
-        for i in range(4):
-            store_f(panel + 2 * COLUMN_BYTES * i, _low(kind, q[i]))
-            store_f(panel + 2 * COLUMN_BYTES * i + COLUMN_BYTES, _high(kind, q[i]))
-        src, panel, columns = src + 16, panel + 8 * COLUMN_BYTES, columns - 8
-    for _ in range(columns):
-        store_f(panel, _low(kind, gather2(src, pitch)))
-        src, panel = src + 2, panel + COLUMN_BYTES
-
-
-@kernel()
-def _low(kind: int, v: Any) -> Any:
-    if kind == BF16:
-        return bits_f(shl(v, 16))
-    return low_half(v)
-
-
-@kernel()
-def _high(kind: int, v: Any) -> Any:
-    if kind == BF16:
-        return bits_f(and_i(v, splat_i(-65536)))
-    return high_half(v)
 
 
 def _outer(rows: int) -> tuple[Any, Any, Any]:

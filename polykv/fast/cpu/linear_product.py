@@ -1,15 +1,16 @@
 """y[:, first:last] = x W[first:last]^T, for use inside a parallel region of any kernel.
 
 A step is cut into chunks of weight rows (and of activation rows when there are many); each chunk is one call of
-`product` with the calling worker's own scratch memory of SCRATCH bytes. Everything is addresses and bytes:
+`product` with the calling worker's own scratch memory of SCRATCH bytes. Everything is addresses and bytes; `code` is
+what `linear_code.code(type, activations)` gives in Python:
 
-    q = takes_q8(kind, activations)             does this product read int8 rows? then first, for every row:
-    quantize_row(x, cols, q8)                   float32 [cols] -> 2 * cols bytes
-    product(kind, activations, w, rows, cols, x_or_q8, x_pitch, n, y, y_pitch, first, last, scratch)
+    slot(code, INTEGERS)                   does this product read int8 rows? then first, for every row:
+    quantize_row(x, cols, q8)              float32 [cols] -> 2 * cols bytes
+    product(code, w, rows, cols, x, x_pitch, n, y, y_pitch, first, last, scratch)
 
-x_pitch is the distance of rows in bytes, 2 * cols for packed int8 rows. first is a multiple of 8; chunks may be any
-multiple of 8 rows of W. Row r of y depends on row r of x alone, bit for bit. A chunk may write elements of y outside
-[first, last) that belong to W's last 8 rows, with the values that they have anyway.
+x is the float32 or int8 rows, x_pitch their distance in bytes (2 * cols for packed int8 rows). first is a multiple of
+8; chunks may be any multiple of 8 rows of W. Row r of y depends on row r of x alone, bit for bit. A chunk may write
+elements of y outside [first, last) that belong to W's last 8 rows, with the values that they have anyway.
 """
 
 from __future__ import annotations
@@ -17,17 +18,18 @@ from __future__ import annotations
 import numpy as np
 
 from polykv.fast.cpu._jit import kernel
-from polykv.fast.cpu.linear_float import COLUMN_BYTES, COLUMNS, panel_f32, panel_plain, tile_f32
+from polykv.fast.cpu.entry import invoke
+from polykv.fast.cpu.linear_float import COLUMN_BYTES, COLUMNS, panel_f32, tile_f32
 from polykv.fast.cpu.linear_q8 import tile_q8
-from polykv.fast.cpu.linear_types import PANEL_BLOCK, PLAIN, block_bytes, takes_q8, traits, zero_code
-from polykv.fast.cpu.linear_unpack import unpack
+from polykv.fast.cpu.linear_types import FLAGS, PANEL_BLOCK, PLAIN, PRODUCT, UNPACK, ZERO, packed_bytes, slot
 from polykv.fast.cpu.q8 import BLOCK
 from polykv.fast.cpu.simd import get_f32, load_f, put_f32, splat_f, store_f
 
 # Blocks of 32 columns unpacked at a time (12 KB of codes and scales: they stay in the first-level cache), and rows of
 # activations that share them.
 BLOCKS, ROWS = 32, 128
-ZERO = np.float32(0)
+NOTHING = np.float32(0)
+# Places in the scratch memory: unpacked codes, sums, unpacked floats.
 SUMS = BLOCKS * PANEL_BLOCK
 FLOATS = SUMS + ROWS * COLUMN_BYTES
 SCRATCH = FLOATS + COLUMNS * COLUMN_BYTES
@@ -35,8 +37,7 @@ SCRATCH = FLOATS + COLUMNS * COLUMN_BYTES
 
 @kernel()
 def product(
-    kind: int,
-    activations: int,
+    code: int,
     w: int,
     rows: int,
     cols: int,
@@ -50,30 +51,70 @@ def product(
     scratch: int,
 ) -> None:
     """Rows first .. last - 1 of W [rows, cols] at address w, times n rows at x, to columns of y (see above)."""
-    pitch = block_bytes(kind, cols)
-    integers = takes_q8(kind, activations)
+    invoke(slot(code, PRODUCT), (code, w, rows, cols, x, x_pitch, n, y, y_pitch, first, last, scratch))
+
+
+@kernel()
+def product_q8(
+    code: int,
+    w: int,
+    rows: int,
+    cols: int,
+    x: int,
+    x_pitch: int,
+    n: int,
+    y: int,
+    y_pitch: int,
+    first: int,
+    last: int,
+    scratch: int,
+) -> None:
+    """`product` of int8 activations."""
+    pitch = packed_bytes(code, cols)
     for r in range(0, n, ROWS):
         m = min(ROWS, n - r)
         xr, yr = x + r * x_pitch, y + r * y_pitch
         if rows < 8:
             # Too few rows for a tile: each fills one alone.
             for i in range(first, last):
-                if integers:
-                    _tile_integers(kind, w + i * pitch, 0, cols, xr, x_pitch, m, scratch)
-                else:
-                    _tile_floats(kind, w + i * pitch, w + i * pitch, 0, cols, xr, x_pitch, m, scratch)
-                for k in range(m):
-                    put_f32(yr + k * y_pitch + 4 * i, get_f32(scratch + SUMS + (32 if integers else 64) * k))
-        elif integers:
+                _tile_q8(code, w + i * pitch, 0, cols, xr, x_pitch, m, scratch)
+                _store_one(scratch + SUMS, 32, m, yr + 4 * i, y_pitch)
+        else:
             for i in range(first, last, 8):
                 # The last tile moves up to be whole; a row's result does not depend on its place in a tile.
                 t = min(i, rows - 8)
-                _tile_integers(kind, w + t * pitch, pitch, cols, xr, x_pitch, m, scratch)
+                _tile_q8(code, w + t * pitch, pitch, cols, xr, x_pitch, m, scratch)
                 _store(scratch + SUMS, 32, m, yr + 4 * t, y_pitch)
+
+
+@kernel()
+def product_f32(
+    code: int,
+    w: int,
+    rows: int,
+    cols: int,
+    x: int,
+    x_pitch: int,
+    n: int,
+    y: int,
+    y_pitch: int,
+    first: int,
+    last: int,
+    scratch: int,
+) -> None:
+    """`product` of float32 activations."""
+    pitch = packed_bytes(code, cols)
+    for r in range(0, n, ROWS):
+        m = min(ROWS, n - r)
+        xr, yr = x + r * x_pitch, y + r * y_pitch
+        if rows < 8:
+            for i in range(first, last):
+                _tile_f32(code, w + i * pitch, w + i * pitch, 0, cols, xr, x_pitch, m, scratch)
+                _store_one(scratch + SUMS, 64, m, yr + 4 * i, y_pitch)
         else:
             for i in range(first, last, 16):
                 t, u = min(i, rows - 8), min(i + 8, rows - 8)
-                _tile_floats(kind, w + t * pitch, w + u * pitch, pitch, cols, xr, x_pitch, m, scratch)
+                _tile_f32(code, w + t * pitch, w + u * pitch, pitch, cols, xr, x_pitch, m, scratch)
                 _store(scratch + SUMS, 64, m, yr + 4 * t, y_pitch)
                 if i + 8 < last:
                     _store(scratch + SUMS + 32, 64, m, yr + 4 * u, y_pitch)
@@ -87,37 +128,44 @@ def _store(sums: int, step: int, n: int, y: int, y_pitch: int) -> None:
 
 
 @kernel()
-def _tile_integers(kind: int, w: int, pitch: int, cols: int, x: int, x_pitch: int, n: int, scratch: int) -> None:
+def _store_one(sums: int, step: int, n: int, y: int, y_pitch: int) -> None:
+    for _ in range(n):
+        put_f32(y, get_f32(sums))
+        sums, y = sums + step, y + y_pitch
+
+
+@kernel()
+def _tile_q8(code: int, w: int, pitch: int, cols: int, x: int, x_pitch: int, n: int, scratch: int) -> None:
     """Sums [n, 8] of 8 rows at w in scratch."""
-    flags, zero, sums = traits(kind), zero_code(kind), scratch + SUMS
+    flags, zero, sums = slot(code, FLAGS), slot(code, ZERO), scratch + SUMS
     for k in range(n):
-        store_f(sums + 32 * k, splat_f(ZERO))
+        store_f(sums + 32 * k, splat_f(NOTHING))
     for block in range(0, cols // 32, BLOCKS):
         count = min(BLOCKS, cols // 32 - block)
-        unpack(kind, w + block_bytes(kind, 32 * block), pitch, count, scratch)
+        invoke(slot(code, UNPACK), (w + packed_bytes(code, 32 * block), pitch, count, scratch))
         tile_q8(flags, zero, scratch, count, x + BLOCK * block, x_pitch, n, sums)
 
 
 @kernel()
-def _tile_floats(kind: int, w: int, w2: int, pitch: int, cols: int, x: int, x_pitch: int, n: int, scratch: int) -> None:
+def _tile_f32(code: int, w: int, w2: int, pitch: int, cols: int, x: int, x_pitch: int, n: int, scratch: int) -> None:
     """Sums [n, 16] of 8 rows at w and 8 at w2 in scratch."""
     sums, floats = scratch + SUMS, scratch + FLOATS
     for k in range(2 * n):
-        store_f(sums + 32 * k, splat_f(ZERO))
+        store_f(sums + 32 * k, splat_f(NOTHING))
     for column in range(0, cols, COLUMNS):
         count = min(COLUMNS, cols - column)
-        at = block_bytes(kind, column)
-        expand(kind, w + at, pitch, count, scratch, floats)
-        expand(kind, w2 + at, pitch, count, scratch, floats + 32)
+        at = packed_bytes(code, column)
+        expand(code, w + at, pitch, count, scratch, floats)
+        expand(code, w2 + at, pitch, count, scratch, floats + 32)
         tile_f32(floats, count, x + 4 * column, x_pitch, n, sums)
 
 
 @kernel()
-def expand(kind: int, w: int, pitch: int, columns: int, codes: int, floats: int) -> None:
+def expand(code: int, w: int, pitch: int, columns: int, codes: int, floats: int) -> None:
     """Up to COLUMNS columns of 8 rows as float32, one vector per column; `codes` is room for a panel of codes."""
-    flags = traits(kind)
+    flags = slot(code, FLAGS)
     if flags & PLAIN:
-        panel_plain(kind, w, pitch, columns, floats)
+        invoke(slot(code, UNPACK), (w, pitch, columns, floats))
     else:
-        unpack(kind, w, pitch, columns // 32, codes)
-        panel_f32(flags, zero_code(kind), codes, columns // 32, floats)
+        invoke(slot(code, UNPACK), (w, pitch, columns // 32, codes))
+        panel_f32(flags, slot(code, ZERO), codes, columns // 32, floats)

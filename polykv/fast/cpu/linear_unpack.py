@@ -1,4 +1,4 @@
-"""Unpack a tile: 8 rows of packed 32-column blocks become codes and scales that the product kernels read.
+"""Unpack a tile: 8 rows of packed blocks become codes and scales that the product kernels read.
 
 For every 32 columns the panel gets PANEL_BLOCK bytes:
 
@@ -6,15 +6,14 @@ For every 32 columns the panel gets PANEL_BLOCK bytes:
     a @256      float32 [8 rows], scale of the 32 columns; types with HALVES: a second vector for columns 16 .. 31
     b @320      minimums likewise, for types with MINIMUM
 
-Byte layouts of the types: docs/FORMATS.md. `src` is the address of the first block of row 0, `pitch` the bytes from row
-to row (0 repeats one row).
+Here: the types whose blocks are 32 columns; byte layouts in docs/FORMATS.md. `src` is the address of the first block
+of row 0, `pitch` the bytes from row to row (0 repeats one row).
 """
 
 from __future__ import annotations
 
 from polykv.fast.cpu._jit import kernel
-from polykv.fast.cpu.linear_types import IQ4_NL, PANEL_A, PANEL_B, PANEL_BLOCK, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0
-from polykv.fast.cpu.linear_unpack_k import unpack_k
+from polykv.fast.cpu.linear_types import PANEL_A, PANEL_B, PANEL_BLOCK
 from polykv.fast.cpu.simd import store_f
 from polykv.fast.cpu.simd_math import high_half, low_half
 from polykv.fast.cpu.simd_weights import (
@@ -33,26 +32,7 @@ NIBBLES = 0x0F0F0F0F
 
 
 @kernel()
-def unpack(kind: int, src: int, pitch: int, blocks: int, panel: int) -> None:
-    """Unpack `blocks` 32-column blocks of 8 rows of any quantized type (K types: a multiple of 8)."""
-    if kind == Q4_0:
-        _q4_0(src, pitch, blocks, panel)
-    elif kind == Q4_1:
-        _q4_1(src, pitch, blocks, panel)
-    elif kind == Q5_0:
-        _q5(src, pitch, blocks, panel, 0)
-    elif kind == Q5_1:
-        _q5(src, pitch, blocks, panel, 2)
-    elif kind == Q8_0:
-        _q8_0(src, pitch, blocks, panel)
-    elif kind == IQ4_NL:
-        _iq4_nl(src, pitch, blocks, panel)
-    else:
-        unpack_k(kind, src, pitch, blocks // 8, panel)
-
-
-@kernel()
-def _q4_0(src: int, pitch: int, blocks: int, panel: int) -> None:
+def q4_0(src: int, pitch: int, blocks: int, panel: int) -> None:
     """d @0, nibbles [16] @2: value j low, value j + 16 high."""
     for _ in range(blocks):
         q = gather16(src + 2, pitch)
@@ -64,7 +44,7 @@ def _q4_0(src: int, pitch: int, blocks: int, panel: int) -> None:
 
 
 @kernel()
-def _q4_1(src: int, pitch: int, blocks: int, panel: int) -> None:
+def q4_1(src: int, pitch: int, blocks: int, panel: int) -> None:
     """d @0, m @2, nibbles [16] @4."""
     for _ in range(blocks):
         q = gather16(src + 4, pitch)
@@ -78,8 +58,20 @@ def _q4_1(src: int, pitch: int, blocks: int, panel: int) -> None:
 
 
 @kernel()
-def _q5(src: int, pitch: int, blocks: int, panel: int, with_min: int) -> None:
-    """d @0, (m @2,) fifth bits uint32, nibbles [16]; with_min is the size of m: 0 or 2."""
+def q5_0(src: int, pitch: int, blocks: int, panel: int) -> None:
+    """d @0, fifth bits uint32 @2, nibbles [16] @6."""
+    _five(src, pitch, blocks, panel, 0)
+
+
+@kernel()
+def q5_1(src: int, pitch: int, blocks: int, panel: int) -> None:
+    """d @0, m @2, fifth bits uint32 @4, nibbles [16] @8."""
+    _five(src, pitch, blocks, panel, 2)
+
+
+@kernel()
+def _five(src: int, pitch: int, blocks: int, panel: int, with_min: int) -> None:
+    """with_min is the size of m: 0 or 2. Without m, what lands in the unused minimums does not matter."""
     for _ in range(blocks):
         q, h = gather16(src + 6 + with_min, pitch), fifth_bits(gather4(src + 2 + with_min, pitch))
         store4(panel, join4(field4(q, 0, NIBBLES), h[:4], 4))
@@ -92,7 +84,7 @@ def _q5(src: int, pitch: int, blocks: int, panel: int, with_min: int) -> None:
 
 
 @kernel()
-def _q8_0(src: int, pitch: int, blocks: int, panel: int) -> None:
+def q8_0(src: int, pitch: int, blocks: int, panel: int) -> None:
     """d @0, int8 codes [32] @2."""
     for _ in range(blocks):
         store4(panel, biased4(gather16(src + 2, pitch)))
@@ -103,7 +95,7 @@ def _q8_0(src: int, pitch: int, blocks: int, panel: int) -> None:
 
 
 @kernel()
-def _iq4_nl(src: int, pitch: int, blocks: int, panel: int) -> None:
+def iq4_nl(src: int, pitch: int, blocks: int, panel: int) -> None:
     """d @0, nibbles [16] @2."""
     for _ in range(blocks):
         q = gather16(src + 2, pitch)

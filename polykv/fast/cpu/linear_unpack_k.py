@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from polykv.fast.cpu._jit import kernel
-from polykv.fast.cpu.linear_types import IQ4_XS, PANEL_A, PANEL_B, PANEL_BLOCK, Q2_K, Q3_K, Q4_K, Q5_K
+from polykv.fast.cpu.linear_types import PANEL_A, PANEL_B, PANEL_BLOCK
 from polykv.fast.cpu.simd import splat_f, splat_i, store_f
 from polykv.fast.cpu.simd_math import (
     field,
@@ -31,34 +31,58 @@ MINUS = np.float32(-1)
 
 
 @kernel()
-def unpack_k(kind: int, src: int, pitch: int, count: int, panel: int) -> None:
-    """Unpack `count` super-blocks of 8 rows."""
-    for _ in range(count):
-        if kind == Q4_K:
-            _scale_min(src, pitch, panel)
-            _nibbles(src + 16, pitch, panel)
-            src += 144
-        elif kind == Q5_K:
-            _scale_min(src, pitch, panel)
-            _nibbles(src + 48, pitch, panel)
-            _add_fifth(src + 16, pitch, panel)
-            src += 176
-        elif kind == IQ4_XS:
-            _iq4_xs(src, pitch, panel)
-            src += 136
-        elif kind == Q2_K:
-            _two_bits(src + 16, pitch, panel)
-            _q2_scales(src, pitch, panel)
-            src += 84
-        elif kind == Q3_K:
-            _two_bits(src + 32, pitch, panel)
-            _add_third(src, pitch, panel)
-            _q3_scales(src + 96, pitch, panel)
-            src += 110
-        else:
-            _q6_k(src, pitch, panel)
-            src += 210
-        panel += 8 * PANEL_BLOCK
+def q2_k(src: int, pitch: int, blocks: int, panel: int) -> None:
+    """Scales and minimums [16] @0, 2-bit codes [64] @16, d @80, dmin @82."""
+    for _ in range(blocks // 8):
+        _two_bits(src + 16, pitch, panel)
+        _q2_scales(src, pitch, panel)
+        src, panel = src + 84, panel + 8 * PANEL_BLOCK
+
+
+@kernel()
+def q3_k(src: int, pitch: int, blocks: int, panel: int) -> None:
+    """Third bits [32] @0, 2-bit codes [64] @32, scales [12] @96, d @108."""
+    for _ in range(blocks // 8):
+        _two_bits(src + 32, pitch, panel)
+        _add_third(src, pitch, panel)
+        _q3_scales(src + 96, pitch, panel)
+        src, panel = src + 110, panel + 8 * PANEL_BLOCK
+
+
+@kernel()
+def q4_k(src: int, pitch: int, blocks: int, panel: int) -> None:
+    """d @0, dmin @2, scales and minimums [12] @4, nibbles [128] @16."""
+    for _ in range(blocks // 8):
+        _scale_min(src, pitch, panel)
+        _nibbles(src + 16, pitch, panel)
+        src, panel = src + 144, panel + 8 * PANEL_BLOCK
+
+
+@kernel()
+def q5_k(src: int, pitch: int, blocks: int, panel: int) -> None:
+    """As q4_k, with fifth bits [32] @16 and nibbles @48."""
+    for _ in range(blocks // 8):
+        _scale_min(src, pitch, panel)
+        _nibbles(src + 48, pitch, panel)
+        _add_fifth(src + 16, pitch, panel)
+        src, panel = src + 176, panel + 8 * PANEL_BLOCK
+
+
+@kernel()
+def q6_k(src: int, pitch: int, blocks: int, panel: int) -> None:
+    """Low nibbles [128] @0, upper two bits [64] @128, int8 scales [16] @192, d @208."""
+    for _ in range(blocks // 8):
+        _six_bits(src, pitch, panel)
+        _q6_scales(src, pitch, panel)
+        src, panel = src + 210, panel + 8 * PANEL_BLOCK
+
+
+@kernel()
+def iq4_xs(src: int, pitch: int, blocks: int, panel: int) -> None:
+    """d @0, upper scale bits uint16 @2, lower scale nibbles [4] @4, nibbles [128] @8."""
+    for _ in range(blocks // 8):
+        _iq4(src, pitch, panel)
+        src, panel = src + 136, panel + 8 * PANEL_BLOCK
 
 
 @kernel()
@@ -158,8 +182,8 @@ def _q3_scales(src: int, pitch: int, panel: int) -> None:
 
 
 @kernel()
-def _q6_k(src: int, pitch: int, panel: int) -> None:
-    """Low nibbles [128] @0, upper two bits [64] @128, int8 scales [16] @192, d @208."""
+def _six_bits(src: int, pitch: int, panel: int) -> None:
+    """64 bytes of nibbles and 32 of bit pairs hold 128 values, 32 by 32; twice."""
     for half in range(2):
         for c in range(2):
             ql, qh = src + 64 * half + 16 * c, gather16(src + 128 + 32 * half + 16 * c, pitch)
@@ -169,6 +193,10 @@ def _q6_k(src: int, pitch: int, panel: int) -> None:
             store4(to + PANEL_BLOCK, join4(field4(r, 0, NIBBLES), field4(qh, 2, PAIRS), 4))
             store4(to + 2 * PANEL_BLOCK, join4(field4(q, 4, NIBBLES), field4(qh, 4, PAIRS), 4))
             store4(to + 3 * PANEL_BLOCK, join4(field4(r, 4, NIBBLES), field4(qh, 6, PAIRS), 4))
+
+
+@kernel()
+def _q6_scales(src: int, pitch: int, panel: int) -> None:
     s, d = gather16(src + 192, pitch), low_half(gather2(src + 208, pitch))
     for i in range(4):
         for j in range(4):
@@ -177,8 +205,8 @@ def _q6_k(src: int, pitch: int, panel: int) -> None:
 
 
 @kernel()
-def _iq4_xs(src: int, pitch: int, panel: int) -> None:
-    """d @0, upper scale bits uint16 @2, lower scale nibbles [4] @4, nibbles [128] @8."""
+def _iq4(src: int, pitch: int, panel: int) -> None:
+    """Scale j: nibble j of 4 bytes and bits 2j, 2j + 1 of the uint16, minus 32."""
     top, low = gather4(src, pitch), gather4(src + 4, pitch)
     d, offset = low_half(top), splat_i(32)
     for j in range(8):

@@ -6,7 +6,8 @@ A block of 32 values is one cache line of 64 bytes:
 
     q int8 [32] @0 | d f32 @32 | n int32 @36 | d*n f32 @40 | n of each 16 int32 [2] @44 | d*n of each 16 f32 [2] @52
 
-n is the sum of the codes: offsets and minimums of weight types multiply it. A row of `cols` values takes 2 * cols bytes.
+n is the sum of the codes: offsets and minimums of weight types multiply it. A row of `cols` values takes 2 * cols
+bytes.
 """
 
 from __future__ import annotations

@@ -167,6 +167,12 @@ def _getter(kind: ir.Type, result: Any, signed: bool, doc: str) -> Any:
     return op(result, Addr)(get)
 
 
+@op(types.int64, Addr)
+def get_i64(b: Any, p: Any) -> Any:
+    """The int64 at p."""
+    return read(b, p, I64)
+
+
 get_f32 = _getter(F32, types.float32, True, "The float32 at p.")
 get_i32 = _getter(I32, types.int32, True, "The int32 at p.")
 get_u16 = _getter(I16, types.int32, False, "The uint16 at p.")

@@ -1,8 +1,8 @@
 """Eight matrix rows at once: transposing gathers, bit fields, integer dot products.
 
 The unit of all weight kernels is a tile of 8 consecutive rows: lane r of a vector belongs to row r. Packed bytes of a
-row lie `pitch` bytes after those of the row before, so 16 bytes of each are eight loads and a transposition, after which
-every mask, shift and conversion serves eight rows, and a dot product needs no sum across lanes.
+row lie `pitch` bytes after those of the row before, so 16 bytes of each are eight loads and a transposition, after
+which every mask, shift and conversion serves eight rows, and a dot product needs no sum across lanes.
 
 Codes of a tile are stored 4 columns to a lane: vector i holds columns 4i .. 4i + 3 as bytes. `dots` multiplies 32 (or
 16) columns of it with one or four rows of int8 activations, exactly:

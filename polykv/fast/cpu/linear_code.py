@@ -1,0 +1,50 @@
+"""The table of a weight type that kernels take (`linear_types`), built when the type is first met."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from polykv.fast.cpu import linear_plain, linear_unpack, linear_unpack_k
+from polykv.fast.cpu.entry import entry
+from polykv.fast.cpu.linear_product import product_f32, product_q8
+from polykv.fast.cpu.linear_types import PLAIN, SLOTS, TRAITS
+from polykv.types import WEIGHT_BLOCK, Activations, WeightType
+
+UNPACKERS: dict[WeightType, Any] = {
+    WeightType.F32: linear_plain.plain_f32,
+    WeightType.F16: linear_plain.plain_f16,
+    WeightType.BF16: linear_plain.plain_bf16,
+    WeightType.Q4_0: linear_unpack.q4_0,
+    WeightType.Q4_1: linear_unpack.q4_1,
+    WeightType.Q5_0: linear_unpack.q5_0,
+    WeightType.Q5_1: linear_unpack.q5_1,
+    WeightType.Q8_0: linear_unpack.q8_0,
+    WeightType.Q2_K: linear_unpack_k.q2_k,
+    WeightType.Q3_K: linear_unpack_k.q3_k,
+    WeightType.Q4_K: linear_unpack_k.q4_k,
+    WeightType.Q5_K: linear_unpack_k.q5_k,
+    WeightType.Q6_K: linear_unpack_k.q6_k,
+    WeightType.IQ4_NL: linear_unpack.iq4_nl,
+    WeightType.IQ4_XS: linear_unpack_k.iq4_xs,
+}
+
+
+@cache
+def code(kind: WeightType, activations: Activations) -> int:
+    """Address of the table. It lives as long as the process."""
+    return int(_table(kind, activations).ctypes.data)
+
+
+@cache
+def _table(kind: WeightType, activations: Activations) -> npt.NDArray[np.int64]:
+    flags, zero = TRAITS[kind]
+    values, size = WEIGHT_BLOCK[kind]
+    integers = activations == Activations.Q8 and not flags & PLAIN
+    product = entry(product_q8 if integers else product_f32, 12)
+    table = np.zeros(SLOTS, np.int64)
+    table[:] = (product, entry(UNPACKERS[kind], 4), flags, zero, values, size, integers)
+    return table
