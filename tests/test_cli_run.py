@@ -77,7 +77,7 @@ def test_a_saved_pool_gives_the_same_answers(document: str, tmp_path: Path, caps
     got = ask(capsys, "--pool", file)
     assert [g["tokens"] for g in got["generations"]] == [g["tokens"] for g in want["generations"]]
     assert got["pool"]["bytes_shared"] == want["pool"]["bytes_shared"]
-    assert "loaded from the file" in got["printed"]
+    assert "loaded from a file" in got["printed"]
     code = cli.run(["ask", "--pool", file, "-m", TINY, "--kv", "f16", "-q", "Who?"])
     err = capsys.readouterr().err
     assert code == 2
@@ -89,7 +89,7 @@ def test_generate(capsys: pytest.CaptureFixture[str]) -> None:
     want = polykv.load(TINY).generate("The cat", raw=True, max_tokens=5)
     assert got["tokens"] == want.tokens
     assert got["text"] in got["printed"]
-    assert "attention_block" in got["printed"]
+    assert got["report"]["calls"]["attention_block"] > 0
     assert got["stats"]["generated_n"] == len(want.tokens)
 
 

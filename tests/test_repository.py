@@ -208,6 +208,12 @@ def test_links_lead_somewhere(path: Path) -> None:
             assert (path.parent / target.split("#")[0]).exists(), f"{path.name}: {target}"
 
 
+@pytest.mark.parametrize("path", PYTHON, ids=lambda p: str(p.relative_to(ROOT)))
+def test_documents_that_sources_name_exist(path: Path) -> None:
+    for name in re.findall(r"\b(?:docs|data|tests)/[\w/]+\.(?:md|py)\b", path.read_text()):
+        assert (ROOT / name).exists(), name
+
+
 def test_file_map_of_the_readme_is_true() -> None:
     """Every path named in backticks in the file map exists, and every part of polykv is in it."""
     text = (ROOT / "README.md").read_text()

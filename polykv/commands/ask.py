@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from polykv.commands.compiling import Compiling
-from polykv.commands.options import check_notes, open_model, run_options, sampling, sampling_options
+from polykv.commands.options import check_notes, open_model, run_options, sampling, sampling_options, show_report
 from polykv.commands.output import Output, megabytes
 from polykv.errors import ConfigError, PromptError
-from polykv.report import render
 
 if TYPE_CHECKING:
     from polykv.engine_request import Generation
@@ -74,9 +73,7 @@ def command(document: str | None, questions: tuple[str, ...], **values: Any) -> 
         }
         _show(out, asked, answers)
         _cost(out, memory, answers, timing, loaded=bool(values["pool_file"]))
-        report = llm.report()
-        if values["report"]:
-            out.render(render(report))
+        report = show_report(llm, values, out)
         out.json(
             {
                 "answers": [a.text.strip() for a in answers],
@@ -84,7 +81,7 @@ def command(document: str | None, questions: tuple[str, ...], **values: Any) -> 
                 "timing": timing,
                 "ops": dict(llm.ops.source),
                 "generations": [_generation(q, a) for q, a in zip(asked, answers, strict=True)],
-                "report": report,
+                **report,
             }
         )
 
@@ -134,21 +131,21 @@ def _show(out: Output, questions: list[str], answers: list[Generation]) -> None:
 
 def _cost(out: Output, m: PoolMemory, answers: list[Generation], timing: dict[str, float], *, loaded: bool) -> None:
     n = len(answers)
-    tokens = [a.stats.prompt_n + a.stats.generated_n for a in answers]
+    agents, caches = ("1 agent", "1 f16 cache") if n == 1 else (f"{n} agents", f"{n} separate f16 caches")
     computed = sum(a.stats.prompt_n - a.stats.cache_n for a in answers) + (0 if loaded else m.prefix_tokens)
     rows = [
-        ["document, K/V", f"{megabytes(m.shared)} once", f"in each of {n}"],
-        ["questions and answers, K/V", megabytes(sum(m.private)), f"in each of {n}"],
-        ["K/V in all", megabytes(m.total), megabytes(m.f16_equivalent)],
-        ["bytes compared", "1x", f"{m.f16_equivalent / m.total:.1f}x"],
-        ["prompt tokens computed", f"{computed:,}", f"{sum(a.stats.prompt_n for a in answers):,}"],
+        ["K/V of the document", f"{megabytes(m.shared)} once", "-"],
+        ["K/V of each agent", megabytes(sum(m.private) / n), megabytes(m.f16_equivalent / n)],
+        [f"K/V of {agents}", megabytes(m.total), megabytes(m.f16_equivalent)],
+        ["compared", "1x", f"{m.f16_equivalent / m.total:.1f}x"],
+        ["prompt tokens to read", f"{computed:,}", f"{sum(a.stats.prompt_n for a in answers):,}"],
     ]
-    prefill = "loaded from the file" if loaded else f"read once at {timing['prefill_tok_s']:,.0f} tokens/s"
+    source = "loaded from a file" if loaded else f"read once at {timing['prefill_tok_s']:,.0f} tokens/s"
     caption = (
-        f"document of {m.prefix_tokens:,} tokens, {prefill}; {n} agents with {sum(tokens):,} tokens in all answered"
-        f" together at {timing['decode_tok_s']:,.0f} tokens/s. Bytes are those of the arrays."
+        f"Document: {m.prefix_tokens:,} tokens, {source}. Answers: {timing['decode_tok_s']:,.0f} tokens/s for {agents}"
+        " together. Bytes are those of the arrays."
     )
-    out.table("cost", ["", f"one pool, {m.kv}", f"{n} separate f16 caches"], rows, caption)
+    out.table("What it cost", ["", f"one pool, {m.kv}", caches], rows, caption)
 
 
 def _generation(question: str, a: Generation) -> dict[str, Any]:

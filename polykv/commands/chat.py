@@ -9,10 +9,9 @@ import click
 
 from polykv.commands.ask import read_document
 from polykv.commands.compiling import Compiling
-from polykv.commands.options import check_notes, open_model, run_options, sampling, sampling_options
+from polykv.commands.options import check_notes, open_model, run_options, sampling, sampling_options, show_report
 from polykv.commands.output import Output, megabytes
 from polykv.errors import PolyKVError
-from polykv.report import render
 
 if TYPE_CHECKING:
     from polykv.agent import Agent
@@ -60,10 +59,8 @@ def command(document: str | None, system: str, **values: Any) -> None:
 
 
 def _finish(llm: LLM, chat: Chat, values: dict[str, Any], out: Output) -> None:
-    report = llm.report()
-    if values["report"]:
-        out.render(render(report))
-    out.json({"turns": chat.turns, "ops": dict(llm.ops.source), "report": report})
+    report = show_report(llm, values, out)
+    out.json({"turns": chat.turns, "ops": dict(llm.ops.source), **report})
 
 
 class Chat:

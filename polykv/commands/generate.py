@@ -8,10 +8,9 @@ from typing import Any
 import click
 
 from polykv.commands.compiling import Compiling
-from polykv.commands.options import check_notes, open_model, run_options, sampling, sampling_options
+from polykv.commands.options import check_notes, open_model, run_options, sampling, sampling_options, show_report
 from polykv.commands.output import Output
 from polykv.errors import PromptError
-from polykv.report import render
 
 DEFAULT_ANSWER = 256
 
@@ -34,9 +33,7 @@ def command(prompt: str, raw: bool, **values: Any) -> None:
         generation = stream.generation
     out.text()
     check_notes(llm, values["strict"], out)
-    report = llm.report()
-    if values["report"]:
-        out.render(render(report))
+    report = show_report(llm, values, out)
     out.json(
         {
             "text": generation.text,
@@ -44,7 +41,7 @@ def command(prompt: str, raw: bool, **values: Any) -> None:
             "finish_reason": generation.finish_reason.value,
             "stats": generation.stats.as_dict(),
             "ops": dict(llm.ops.source),
-            "report": report,
+            **report,
         }
     )
 

@@ -98,3 +98,14 @@ def check_notes(llm: LLM, strict: bool, out: Output) -> None:
         raise StrictError("; ".join(notes))
     for note in notes:
         out.note(note)
+
+
+def show_report(llm: LLM, values: dict[str, Any], out: Output) -> dict[str, Any]:
+    """With --report: print what ran, and return it as the field `report` of the JSON object; else nothing."""
+    if not values["report"]:
+        return {}
+    from polykv.report import render
+
+    report = llm.report()
+    out.render(render(report))
+    return {"report": report}
