@@ -12,6 +12,7 @@ mapped ends the process with SIGBUS, as with every memory-mapped reader; replace
 from __future__ import annotations
 
 import hashlib
+import reprlib
 import stat
 from dataclasses import dataclass
 from functools import cached_property
@@ -143,7 +144,7 @@ def _map(path: Path) -> mmap:
 def _refuse_split(path: Path, metadata: dict[str, object]) -> None:
     count = metadata.get("split.count", 1)
     if not isinstance(count, int) or isinstance(count, bool) or count < 0:
-        raise FormatError(path, "split.count", f"expected a positive integer, found {count!r:.80}")
+        raise FormatError(path, "split.count", f"expected a positive integer, found {reprlib.repr(count)}")
     if count > 1:
         raise UnsupportedError(
             f"{path}: one of {count} parts of a split model; join them first (`llama-gguf-split --merge FIRST OUT`)"
@@ -155,7 +156,7 @@ def _alignment(path: Path, metadata: dict[str, object]) -> int:
     good = isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_ALIGNMENT
     if not good or value & (value - 1):  # type: ignore[operator]
         raise FormatError(
-            path, "general.alignment", f"expected a power of two up to {MAX_ALIGNMENT}, found {value!r:.80}"
+            path, "general.alignment", f"expected a power of two up to {MAX_ALIGNMENT}, found {reprlib.repr(value)}"
         )
     assert isinstance(value, int)
     return value

@@ -24,9 +24,12 @@ import numpy as np
 from polykv.errors import FormatError, UnsupportedError
 
 MAX_KEYS = 1 << 16
-MAX_TENSORS = 1 << 17
-# Strings become Python objects of about 60 bytes each; the largest vocabulary in use has 0.8 million with its merges.
+MAX_TENSORS = 1 << 16
+# Strings become Python objects of about 60 bytes and their text. The largest vocabularies in use have 0.8 million
+# strings with their merges and 10 MB of text; these limits keep a hostile header below 100 MB.
 MAX_STRINGS = 1 << 20
+MAX_TEXT = 1 << 25
+MAX_ELEMENTS = 1 << 22
 MAX_NAME = 64
 _MIN_KV_BYTES = 8 + 1 + 4 + 1
 _MIN_TENSOR_BYTES = 8 + 1 + 4 + 8 + 4 + 8
@@ -61,6 +64,7 @@ class Scanner:
         self.size = len(buf)
         self.pos = 0
         self.strings_left = MAX_STRINGS
+        self.text_left = MAX_TEXT
 
     def fail(self, what: str, reason: str) -> NoReturn:
         raise FormatError(self.path, what, reason)
@@ -82,10 +86,17 @@ class Scanner:
     def text(self, what: str) -> str:
         n = self.u64(what)
         start = self.need(n, what)
+        self._charge(n, what)
         try:
             return self.buf[start : self.pos].decode()
         except UnicodeDecodeError as e:
             self.fail(what, f"string is not UTF-8 ({e.reason} at byte {e.start})")
+
+    def _charge(self, n: int, what: str) -> None:
+        """Count text bytes against the limit of the whole header."""
+        self.text_left -= n
+        if self.text_left < 0:
+            self.fail(what, f"the header holds more than {MAX_TEXT} bytes of text")
 
     def name(self, what: str, limit: int) -> str:
         """A key or tensor name: not empty, printable, at most `limit` bytes."""
@@ -106,25 +117,34 @@ class Scanner:
             self.fail(what, f"the header holds more than {MAX_STRINGS} strings in arrays")
         self.strings_left -= n
         buf, pos, size = self.buf, self.pos, self.size
+        limit = pos + 8 * n + self.text_left
         out: list[str] = []
         append = out.append
         try:
             for _ in range(n):
                 stop = pos + 8 + _U64(buf, pos)[0]
-                if stop > size:
-                    self.fail(f"{what}[{len(out)}]", f"string ends at byte {stop}, the file at {size}")
+                if stop > size or stop > limit:
+                    self._refuse_string(f"{what}[{len(out)}]", stop)
                 append(str(buf[pos + 8 : stop], "utf-8"))
                 pos = stop
         except UnicodeDecodeError as e:
             self.fail(f"{what}[{len(out)}]", f"string is not UTF-8 ({e.reason} at byte {e.start})")
         except struct.error:
             self.fail(f"{what}[{len(out)}]", "the file ends inside the array (truncated)")
+        self._charge(pos - self.pos - 8 * n, what)
         self.pos = pos
         return out
+
+    def _refuse_string(self, what: str, stop: int) -> NoReturn:
+        if stop > self.size:
+            self.fail(what, f"string ends at byte {stop}, the file at {self.size}")
+        self.fail(what, f"the header holds more than {MAX_TEXT} bytes of text")
 
     def numbers(self, type_id: int, n: int, what: str) -> np.ndarray:
         """n numbers as a read-only view of the file."""
         dtype = _NUMBERS[type_id]
+        if n > MAX_ELEMENTS:
+            self.fail(what, f"array of {n} elements; at most {MAX_ELEMENTS} are accepted")
         start = self.need(n * dtype.itemsize, what)
         view = np.frombuffer(self.buf, dtype, n, start)
         if type_id != _BOOL:

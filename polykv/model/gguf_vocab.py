@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,7 @@ def check_vocabulary(path: Path, metadata: dict[str, object], rows: int) -> None
     for name in _IDS:
         value = metadata.get(f"{_TOK}.{name}_token_id")
         if value is not None and not (isinstance(value, int) and not isinstance(value, bool) and 0 <= value < rows):
-            raise FormatError(path, f"{_TOK}.{name}_token_id", f"{value!r:.80} is not an id below {rows}")
+            raise FormatError(path, f"{_TOK}.{name}_token_id", f"{reprlib.repr(value)} is not an id below {rows}")
     for name in ("bos", "eos"):
         if metadata.get(f"{_TOK}.add_{name}_token") is True and metadata.get(f"{_TOK}.{name}_token_id") is None:
             raise FormatError(path, f"{_TOK}.add_{name}_token", f"is true, but there is no {name}_token_id")

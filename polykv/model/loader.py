@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,7 +52,9 @@ def load_model(path: str | Path) -> Model:
     if not isinstance(arch, str):
         raise FormatError(gguf.path, "general.architecture", "the key is missing or no string")
     if arch not in ARCHS:
-        raise UnsupportedError(f"{gguf.path}: architecture {arch!r:.80} is not supported; known are {', '.join(ARCHS)}")
+        raise UnsupportedError(
+            f"{gguf.path}: architecture {reprlib.repr(arch)} is not supported; known are {', '.join(ARCHS)}"
+        )
     module, meta = ARCHS[arch], Meta(gguf, arch)
     config = module.config(meta)
     check_vocabulary(gguf.path, gguf.metadata, config.vocab)

@@ -118,6 +118,33 @@ def test_too_many_strings(tmp_path: Path) -> None:
         read_gguf(path)
 
 
+def test_too_much_text(tmp_path: Path) -> None:
+    """One string, many keys, or many array entries: text is bounded in sum."""
+    path = tmp_path / "bad.gguf"
+    long = struct.pack("<IQ", STRING, 1 << 26)
+    pieces = [("x.y", scalar(STRING, "z" * (1 << 20)))] + [
+        (f"k{i}", scalar(STRING, "z" * (1 << 20))) for i in range(32)
+    ]
+    for content in (
+        Gguf([("a.b", long)]).build(),
+        Gguf(pieces).build(),
+        Gguf([("a.b", array(STRING, ["z" * (1 << 20)] * 33))]).build(),
+    ):
+        path.write_bytes(content)
+        os.truncate(path, 1 << 27)
+        with pytest.raises(FormatError, match="more than 33554432 bytes of text"):
+            read_gguf(path)
+
+
+def test_too_many_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "bad.gguf"
+    for kind in (BOOL, U64):
+        path.write_bytes(Gguf([("a.b", array(kind, [], 1 << 23))]).build())
+        os.truncate(path, 1 << 30)
+        with pytest.raises(FormatError, match="8388608 elements"):
+            read_gguf(path)
+
+
 # -- metadata --------------------------------------------------------------------------------------------------------
 def test_keys(tmp_path: Path) -> None:
     refused(tmp_path, Gguf([("", 1)]).build(), "name has 0 bytes")

@@ -7,6 +7,7 @@ of an unchecked number. `used` collects what was read, so that the loader can re
 from __future__ import annotations
 
 import math
+import reprlib
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -45,7 +46,7 @@ class Meta:
                 raise self.fail(key, "the key is missing")
             return default
         if isinstance(value, bool) or not isinstance(value, int):
-            raise self.fail(key, f"expected an integer, found {value!r:.80}")
+            raise self.fail(key, f"expected an integer, found {reprlib.repr(value)}")
         if not least <= value <= most:
             raise self.fail(key, f"{value} is out of range {least} to {most}")
         return value
@@ -67,7 +68,7 @@ class Meta:
                 raise self.fail(key, "the key is missing")
             return default
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self.fail(key, f"expected a number, found {value!r:.80}")
+            raise self.fail(key, f"expected a number, found {reprlib.repr(value)}")
         if not (math.isfinite(value) and above < value <= most):
             raise self.fail(key, f"{value} is not a finite number above {above:g} and up to {most:g}")
         return float(value)
@@ -77,9 +78,8 @@ class Meta:
         for key in keys:
             value = self.get(key)
             if value is not None and not (isinstance(value, bool | int | float) and value == 0):
-                raise UnsupportedError(
-                    f"{self.gguf.path}: {self.arch}.{key} = {value!r:.80} changes the forward pass; not supported"
-                )
+                setting = f"{self.arch}.{key} = {reprlib.repr(value)}"
+                raise UnsupportedError(f"{self.gguf.path}: {setting} changes the forward pass; not supported")
 
     def name(self) -> str:
         """`general.name`, safe to print; the file name when there is none."""
@@ -132,7 +132,7 @@ class Meta:
             return RopeConfig(base, n_rot, interleaved, RopeScaling.LINEAR, factor, freq_factors=factors)
         if kind not in ("yarn", "longrope"):
             raise UnsupportedError(
-                f"{self.gguf.path}: {self.arch}.rope.scaling.type: {kind!r:.80} is not supported;"
+                f"{self.gguf.path}: {self.arch}.rope.scaling.type: {reprlib.repr(kind)} is not supported;"
                 " known are none, linear, yarn, longrope"
             )
         context = self.integer("context_length", most=1 << 40)
