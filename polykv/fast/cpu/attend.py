@@ -12,27 +12,27 @@ import numpy as np
 from numba import prange
 
 from polykv.fast.cpu._jit import kernel
-from polykv.fast.cpu.attend_chunk import CHUNK, fold_chunk, new_work, prepare_queries, rows_of_tile
+from polykv.fast.cpu.attend_chunk import CHUNK, fold_chunk, new_work, prepare_queries, rows_of_tile, width_of
 from polykv.fast.cpu.attend_softmax import NONE, merge_row
 from polykv.fast.cpu.encode_row import LLOYD_
 from polykv.fast.cpu.fwht import rotate
 from polykv.fast.cpu.kv import own
-from polykv.fast.cpu.kv_layout import DIM, FAMILY, GROUP, SIGNS1, SIGNS2, STORED
+from polykv.fast.cpu.kv_layout import DIM, FAMILY, GROUP, I64, SIGNS1, SIGNS2, STORED
 from polykv.fast.cpu.team import claim, enter, finish_and_claim, wait
-from polykv.types import F32, LayerKV, Segments
+from polykv.types import F32, I32, U8, KVArena, LayerKV, Segments
 
 # Rows of a tile. More rows share each lifted panel, fewer keep their states in the L2 cache.
 TILE = 32
 
 
 @kernel()
-def chunk_range(seg: Any) -> Any:
-    """First chunk with keys, and one past the last."""
+def chunk_range(start: Any, length: Any) -> Any:
+    """First chunk with keys, and one past the last, of segments."""
     first, last = 1 << 60, 0
-    for s in range(seg[2].shape[0]):
-        if seg[3][s] > 0:
-            first = min(first, seg[2][s] // CHUNK)
-            last = max(last, (seg[2][s] + seg[3][s] - 1) // CHUNK + 1)
+    for s in range(start.shape[0]):
+        if length[s] > 0:
+            first = min(first, start[s] // CHUNK)
+            last = max(last, (start[s] + length[s] - 1) // CHUNK + 1)
     return min(first, last), last
 
 
@@ -95,7 +95,7 @@ def tile_item(item: int, q: Any, seg: Any, k: Any, v: Any, scale: Any, lim: Any,
     local = rows_of_tile(seg, r0, r1)
     total = np.zeros((n, work[2].shape[1]), np.float32)
     m, l = np.full(n, NONE), np.zeros(n, np.float32)
-    first, last = chunk_range(seg)
+    first, last = chunk_range(seg[2], seg[3])
     for chunk in range(first, last):
         fold_chunk(chunk, g, r0, group, local, seg, k, v, lim, work)
         for i in range(n):
@@ -106,55 +106,55 @@ def tile_item(item: int, q: Any, seg: Any, k: Any, v: Any, scale: Any, lim: Any,
 
 
 @kernel()
-def _few(desk: int, q: Any, seg: Any, k: Any, v: Any, scale: Any, lim: Any, partial: Any, out: Any, lse: Any) -> None:
-    first, _ = chunk_range(seg)
-    items = partial.shape[0] * k[0].shape[1]
-    i = claim(desk, 0)
+def attend_phases(
+    desk: int, phase: int, q: Any, seg: Any, k: Any, v: Any, scale: Any, lim: Any, partial: Any, out: Any, lse: Any
+) -> None:
+    """Two phases of a region (see `team`): attention of q to `out`, which may be `q`. partial: see `partial_states`."""
+    heads, heads_kv = q.shape[1], k[0].shape[1]
+    few = q.shape[0] <= TILE
+    first, _ = chunk_range(seg[2], seg[3])
+    items = (partial.shape[0] if few else -(-q.shape[0] // TILE)) * heads_kv
+    i = claim(desk, phase)
     while i < items:
-        partial_item(i, q, seg, k, v, scale, lim, first, partial)
-        i = finish_and_claim(desk, 0)
-    wait(desk, 0, items)
-    heads = q.shape[1]
-    i = claim(desk, 1)
-    while i < q.shape[0]:
-        for h in range(heads):
-            merge_item(i, h, partial, v, out, lse)
-        i = finish_and_claim(desk, 1)
-
-
-@kernel()
-def _many(desk: int, q: Any, seg: Any, k: Any, v: Any, scale: Any, lim: Any, out: Any, lse: Any) -> None:
-    items = -(-q.shape[0] // TILE) * k[0].shape[1]
-    i = claim(desk, 0)
-    while i < items:
-        tile_item(i, q, seg, k, v, scale, lim, out, lse)
-        i = finish_and_claim(desk, 0)
+        if few:
+            partial_item(i, q, seg, k, v, scale, lim, first, partial)
+        else:
+            tile_item(i, q, seg, k, v, scale, lim, out, lse)
+        i = finish_and_claim(desk, phase)
+    wait(desk, phase, items)
+    if few:
+        items = q.shape[0] * heads
+        i = claim(desk, phase + 1)
+        while i < items:
+            merge_item(i // heads, i % heads, partial, v, out, lse)
+            i = finish_and_claim(desk, phase + 1)
+        wait(desk, phase + 1, items)
 
 
 @kernel(parallel=True)
-def _region_few(
+def _region(
     workers: int, desk: int, q: Any, seg: Any, k: Any, v: Any, scale: Any, lim: Any, partial: Any, out: Any, lse: Any
 ) -> None:
     for _ in prange(workers):
-        _few(desk, q, seg, k, v, scale, lim, partial, out, lse)
+        attend_phases(desk, 0, q, seg, k, v, scale, lim, partial, out, lse)
 
 
-@kernel(parallel=True)
-def _region_many(
-    workers: int, desk: int, q: Any, seg: Any, k: Any, v: Any, scale: Any, lim: Any, out: Any, lse: Any
-) -> None:
-    for _ in prange(workers):
-        _many(desk, q, seg, k, v, scale, lim, out, lse)
-
-
-def few_rows(rows: int) -> bool:
-    """Whether a step of this many rows is cut by chunks of keys (else by tiles of rows)."""
-    return rows <= TILE
-
-
-def segment_arrays(s: Segments) -> tuple[np.ndarray, ...]:
+def segment_arrays(s: Segments) -> tuple[I32, ...]:
     """The fields of Segments as kernels take them."""
     return (s.blocks, s.block_ptr, s.start, s.length, s.rows, s.row_ptr, s.positions)
+
+
+def side(arena: KVArena) -> tuple[U8, I64, F32]:
+    """One side of a layer as kernels take it."""
+    a = own(arena)
+    return a.fields["data"], a.geom, a.table
+
+
+def partial_states(segments: Segments, heads: int, v: tuple[U8, I64, F32]) -> F32:
+    """Room for the states of a step of few rows, float32 [chunks, R, H, D' + 2]; empty for many rows."""
+    rows = segments.positions.shape[0]
+    first, last = chunk_range(segments.start, segments.length)
+    return np.empty((last - first if rows <= TILE else 0, rows, heads, width_of(v[1]) + 2), np.float32)
 
 
 def attend(
@@ -168,20 +168,11 @@ def attend(
     out: F32 | None = None,
 ) -> tuple[F32, F32]:
     """Softmax attention of q [R, H, D] over the segments' codes: out [R, H, D] in true space, lse [R, H]."""
-    n_rows, heads, _ = q.shape
     out = np.empty(q.shape, np.float32) if out is None else out
-    lse = np.empty((n_rows, heads), np.float32)
-    ka, va = own(kv.k), own(kv.v)
-    k, v = (ka.fields["data"], ka.geom, ka.table), (va.fields["data"], va.geom, va.table)
-    seg = segment_arrays(segments)
-    q, factor, lim = np.ascontiguousarray(q), np.float32(scale), (window, np.float32(softcap))
-    if not few_rows(n_rows):
-        with enter() as team:
-            _region_many(team.workers, team.desk, q, seg, k, v, factor, lim, out, lse)
-        return out, lse
-    first, last = chunk_range(seg)
-    dims = int(va.geom[STORED]) if va.codec.rotated else va.head_dim
-    partial = np.empty((last - first, n_rows, heads, dims + 2), np.float32)
+    lse = np.empty(q.shape[:2], np.float32)
+    k, v, seg = side(kv.k), side(kv.v), segment_arrays(segments)
+    partial = partial_states(segments, q.shape[1], v)
     with enter() as team:
-        _region_few(team.workers, team.desk, q, seg, k, v, factor, lim, partial, out, lse)
+        args = (np.ascontiguousarray(q), seg, k, v, np.float32(scale), (window, np.float32(softcap)), partial, out, lse)
+        _region(team.workers, team.desk, *args)
     return out, lse
