@@ -10,6 +10,8 @@ import numpy as np
 
 from polykv import ref
 from polykv.ops import AGREEMENT, Agreement, Ops
+from polykv.ref import codec as codecs
+from polykv.ref import lloyd_max
 from polykv.types import F32, U8, WEIGHT_BLOCK, Codec, QuantTensor, WeightType
 
 Arrays = tuple[np.ndarray, ...]
@@ -39,13 +41,19 @@ class Case:
 
     prepare(ops) makes the seeded inputs and whatever state the backend needs, and returns the call; the call runs the
     operation and returns its results, every time the same. Benchmarks time the call alone.
-    cost (class COST): squared error per vector of the codes that the call returned.
+    cost (class COST): squared error per vector of the codes that the call returned. tolerance: the largest error
+    allowed, that of the agreement class unless the case has a reason for another.
     """
 
     op: str
     id: str
     prepare: Callable[[Ops], Callable[[], Arrays]]
     cost: Callable[[Arrays], np.ndarray] | None = None
+    tolerance: float = -1.0
+
+    def __post_init__(self) -> None:
+        if self.tolerance < 0:
+            object.__setattr__(self, "tolerance", self.agreement.value)
 
     @property
     def agreement(self) -> Agreement:
@@ -117,6 +125,13 @@ def stored(name: str, codec: Codec, *shape: int) -> U8:
 
 
 def squared_error(codec: Codec, x: F32, data: U8) -> np.ndarray:
-    """Per vector, in float64, after decoding with the reference."""
-    y = ref.decode(codec, data, x.shape[-1]).astype(np.float64)
-    return np.square(y - x).sum(axis=-1)
+    """Per vector, in float64, in the space in which codes are chosen.
+
+    For a rotated codec that is the padded, rotated space: a value on a threshold costs the same with either code there,
+    but not after the padding has been cut off.
+    """
+    y = codecs.decode_stored(codec, data, x.shape[-1], codec.block).astype(np.float64)
+    want = x.astype(np.float64)
+    if codec.rotated:
+        want = lloyd_max.rotate_in(codec, want, codec.block)
+    return np.square(y - want).sum(axis=-1)
