@@ -6,6 +6,7 @@ Multitask Learners" (2019), section 2.2, and the byte table published with it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from tokenizers import Regex, models, pre_tokenizers
@@ -27,6 +28,12 @@ BYTE_TO_CHAR = _byte_table()
 CHAR_TO_BYTE = {c: b for b, c in BYTE_TO_CHAR.items()}
 
 
+# The library keeps some 100 bytes per token until it returns, so long texts go through it in parts. Every rule of
+# `pretokenizers` ends a word between a letter or digit and white space, and looks at nothing before a word.
+_CHUNK = 1 << 16
+_CUT = re.compile(r"[^\W_](?=\s)")
+
+
 class ByteLevelBpe:
     """Encoder and decoder of text without special tokens."""
 
@@ -45,7 +52,13 @@ class ByteLevelBpe:
 
     def encode(self, text: str) -> list[int]:
         """Ids of `text`. Bytes that the vocabulary has no token for are left out, as llama.cpp does."""
-        ids: list[int] = self._bpe.encode(text, add_special_tokens=False).ids
+        ids: list[int] = []
+        start = 0
+        while start < len(text):
+            cut = _CUT.search(text, start + _CHUNK)
+            end = len(text) if cut is None else cut.end()
+            ids += self._bpe.encode_batch_fast([text[start:end]], add_special_tokens=False)[0].ids
+            start = end
         return ids
 
     def token_bytes(self, token_id: int) -> bytes:

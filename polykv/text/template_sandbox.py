@@ -131,7 +131,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         return value if isinstance(value, str) else str(value)
 
 
-def _filter(name: str, node: nodes.Expr) -> nodes.Filter:
+def _filter(name: str, node: nodes.Node) -> nodes.Filter:
     return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
 
 
@@ -151,14 +151,10 @@ def _replacement(node: nodes.Node) -> nodes.Node:
         return nodes.Const(node.data, lineno=node.lineno)
     if isinstance(node, nodes.Concat):
         return _filter("@concat", nodes.List(node.nodes, lineno=node.lineno))
-    if isinstance(node, nodes.List | nodes.Dict):
-        return _filter("@box", node)
     # A tuple in `for a, b in` or `set a, b =` is a target, no value.
-    if isinstance(node, nodes.Tuple) and node.ctx == "load":
-        return _filter("@box", node)
-    if isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice):
-        return _filter("@box", node)
-    return node
+    is_tuple = isinstance(node, nodes.Tuple) and node.ctx == "load"
+    is_slice = isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice)
+    return _filter("@box", node) if isinstance(node, nodes.List | nodes.Dict) or is_tuple or is_slice else node
 
 
 def _map_children(node: nodes.Node, function: Callable[[nodes.Node], nodes.Node]) -> None:

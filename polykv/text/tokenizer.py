@@ -50,6 +50,7 @@ class Tokenizer:
         self.notes = model.notes
         self._special_ids = frozenset(vocab.of_kind(Kind.CONTROL, Kind.UNKNOWN))
         self._user_ids = frozenset(vocab.of_kind(Kind.USER_DEFINED))
+        self._bytes: dict[int, bytes] = {}
         tokens = vocab.tokens
         self._user = SpecialTokens({tokens[i]: i for i in self._user_ids})
         self._control = SpecialTokens({tokens[i]: i for i in self._special_ids})
@@ -139,7 +140,10 @@ class Tokenizer:
 
     def token_bytes(self, token_id: int) -> bytes:
         """Bytes that a token stands for; a control token gives the bytes of its name."""
-        return self._model.token_bytes(self._checked(token_id))
+        known = self._bytes.get(token_id)
+        if known is None:
+            known = self._bytes[token_id] = self._model.token_bytes(self._checked(token_id))
+        return known
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = False) -> str:
         """Text of `ids`; bytes that are not UTF-8 become U+FFFD. skip_special: leave control tokens out."""
