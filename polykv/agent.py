@@ -14,18 +14,14 @@ from polykv.prompt import Prompts, common_prefix
 
 
 class Agent:
-    """A conversation whose K/V stays in the cache from turn to turn.
-
-    tokens: everything said so far, document included. Made by `SharedKVPool.fork` and `LLM.chat`.
-    """
+    """A conversation whose K/V stays in the cache from turn to turn; made by `SharedKVPool.fork` and `LLM.chat`."""
 
     def __init__(self, engine: Engine, prompts: Prompts, sequence: Sequence, document: str = "", system: str = ""):
         self._engine, self._prompts, self._document, self._system = engine, prompts, document, system
         self._sequence: Sequence | None = sequence
-        self.tokens: list[int] = list(sequence.tokens)
-        self._prefix_n = len(self.tokens)
-        # Number of tokens before each turn; empty = nothing asked yet.
-        self.turns: list[int] = []
+        self._tokens: list[int] = list(sequence.tokens)
+        self._prefix_n = len(self._tokens)
+        self._turns: list[int] = []
         self._active: Request | None = None
 
     @property
@@ -34,6 +30,18 @@ class Agent:
         if self._sequence is None:
             raise ConfigError("this agent was freed; fork the pool again")
         return self._sequence
+
+    @property
+    def tokens(self) -> list[int]:
+        """Everything said so far, document included; the last one may not be in the cache yet."""
+        self._settle()
+        return list(self._tokens)
+
+    @property
+    def turns(self) -> list[int]:
+        """Number of tokens before each turn; empty = nothing asked yet."""
+        self._settle()
+        return list(self._turns)
 
     @property
     def freed(self) -> bool:
@@ -46,7 +54,8 @@ class Agent:
 
     def generate(self, text: str, **options: Unpack[Options]) -> Generation:
         """Continue after `text`, appended to the tokens as it is, without a template."""
-        ids = self.tokens + self._prompts.text(text, begin=not self.tokens)
+        said = self._idle().tokens
+        ids = said + self._prompts.text(text, begin=not said)
         return self._run(self._request(ids, (), options))
 
     def stream(self, question: str, **options: Unpack[Options]) -> Stream:
@@ -60,15 +69,14 @@ class Agent:
 
     def question(self, question: str, **options: Unpack[Options]) -> Request:
         """The request of a question, for callers that run several agents in one `Engine.run`."""
-        self._settle()
-        if len(self.tokens) == self._prefix_n:
+        said = self._idle().tokens
+        if len(said) == self._prefix_n:
             ids = self._prompts.first(question, self._document, self._system)
         else:
-            ids = self.tokens + self._prompts.next(question, self.tokens[-1])
+            ids = said + self._prompts.next(question, said[-1])
         return self._request(ids, self._prompts.stop, options)
 
     def _request(self, ids: list[int], stop: tuple[str, ...], options: Options) -> Request:
-        self._settle()
         # A question may share a little less than the document's end with the others (the tokenizer joined characters),
         # and at least one token must be computed to predict the next.
         if self.sequence.length == 0:
@@ -91,17 +99,22 @@ class Agent:
     def _discard(self) -> None:
         """Forget a request that failed or was interrupted: the history is as before it."""
         self._active = None
-        self._rewind(len(self.tokens))
+        self._rewind(len(self._tokens))
 
     def _settle(self) -> None:
-        """Take over what the last request added."""
-        if self._active is None:
+        """Take over what the last request added, once it is done."""
+        if self._active is None or not self._active.done:
             return
-        if not self._active.done:
-            raise ConfigError("this agent is still answering; finish or close its stream first")
-        self.turns.append(len(self.tokens))
-        self.tokens = list(self._active.ids)
+        self._turns.append(len(self._tokens))
+        self._tokens = list(self._active.ids)
         self._active = None
+
+    def _idle(self) -> Agent:
+        """Raises ConfigError while an answer is on its way."""
+        self._settle()
+        if self._active is not None:
+            raise ConfigError("this agent is still answering; finish or close its stream first")
+        return self
 
     # -- memory --------------------------------------------------------------------------------------------------
     def trim(self, n_tokens: int) -> None:
@@ -109,11 +122,11 @@ class Agent:
 
         Raises ConfigError for a number beyond the tokens there are or inside the shared document.
         """
-        self._settle()
-        if not self._prefix_n <= n_tokens <= len(self.tokens):
-            raise ConfigError(f"cannot keep {n_tokens} tokens: the agent has {self._prefix_n} to {len(self.tokens)}")
-        self.tokens = self.tokens[:n_tokens]
-        self.turns = [t for t in self.turns if t < n_tokens]
+        said = self._idle().tokens
+        if not self._prefix_n <= n_tokens <= len(said):
+            raise ConfigError(f"cannot keep {n_tokens} tokens: the agent has {self._prefix_n} to {len(said)}")
+        self._tokens = said[:n_tokens]
+        self._turns = [t for t in self._turns if t < n_tokens]
         self._rewind(n_tokens)
 
     def _rewind(self, length: int) -> None:
@@ -132,9 +145,9 @@ class Agent:
 
     def fork(self) -> Agent:
         """A second agent with the same history; both go on independently and share what they have."""
-        self._settle()
+        self._idle()
         twin = Agent(self._engine, self._prompts, self.sequence.fork(), self._document, self._system)
-        twin.tokens, twin.turns, twin._prefix_n = list(self.tokens), list(self.turns), self._prefix_n
+        twin._tokens, twin._turns, twin._prefix_n = self.tokens, self.turns, self._prefix_n
         return twin
 
     def free(self) -> None:

@@ -131,11 +131,13 @@ class LLM:
             if raw or self.prompts.template is None:
                 return self.prompts.text(prompt)
             return self.prompts.messages([{"role": "user", "content": prompt}])
-        items = list(prompt)
-        if items and all(isinstance(m, dict) for m in items):
-            return self.prompts.messages([m for m in items if isinstance(m, dict)])
-        if all(isinstance(i, int | np.integer) and not isinstance(i, bool) for i in items):
-            return [int(i) for i in items if not isinstance(i, dict)]
+        items: list[object] = list(prompt)
+        messages = [m for m in items if isinstance(m, dict)]
+        if items and len(messages) == len(items):
+            return self.prompts.messages(messages)
+        ids = [int(i) for i in items if isinstance(i, int | np.integer) and not isinstance(i, bool)]
+        if len(ids) == len(items):
+            return ids
         raise PromptError("a prompt is a string, a list of messages {role, content}, or a list of token ids")
 
     # -- generating ----------------------------------------------------------------------------------------------

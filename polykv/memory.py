@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from polykv.cache.codecs import codec
 from polykv.cache.pool import KVPool
 from polykv.cache.sequence import Sequence
+from polykv.prompt import common_prefix
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,8 @@ class PoolMemory:
 
     shared: blocks of the document, held once. private: per agent, blocks that only it holds. f16_per_agent: what the
     same tokens of each agent would take in a float16 cache of its own (same block size and windows), f16_equivalent
-    their sum. cells: cells of all blocks held, over all cache groups; separate_cells: without sharing.
+    their sum. cells: tokens held, those of the document once; separate_cells: without sharing. Bytes count whole
+    blocks: a partly filled last block of the document is copied by every agent that writes into it.
     """
 
     kv: str
@@ -58,15 +60,14 @@ def measure(pool: KVPool, document: Sequence, agents: Iterable[Sequence], kv: st
     shared = document.used_blocks()
     held = [a.used_blocks() for a in agents]
     private = [[blocks - common for blocks, common in zip(a, shared, strict=True)] for a in held]
-    everything = [set(common).union(*(a[g] for a in held)) for g, common in enumerate(shared)]
     return PoolMemory(
         kv,
         document.length,
         _nbytes(shared, here),
         [_nbytes(p, here) for p in private],
         [_nbytes(a, f16) for a in held],
-        sum(map(len, everything)) * pool.block_size,
-        sum(len(blocks) for a in held for blocks in a) * pool.block_size,
+        document.length + sum(a.length - len(common_prefix(document.tokens, a.tokens)) for a in agents),
+        sum(a.length for a in agents),
     )
 
 

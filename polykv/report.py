@@ -112,7 +112,7 @@ def _layers(report: Report) -> RenderableType:
     for layer in report["layers"]:
         window = f"{layer['attention']} {layer['window']}" if layer["window"] else layer["attention"]
         weights = ", ".join(f"{name} {kind}" for name, kind in layer["weights"].items())
-        facts = (window, layer["kv"], f"{layer['kv_bytes_per_token']:g}", weights)
+        facts: tuple[str, ...] = (window, layer["kv"], f"{layer['kv_bytes_per_token']:g}", weights)
         # Equal neighbours become one row.
         if runs and runs[-1][2] == facts:
             runs[-1] = (runs[-1][0], layer["layer"], facts)
