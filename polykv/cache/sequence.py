@@ -33,14 +33,13 @@ class BlockTable:
         """All entries, a view [n]."""
         return self._ids[: self.n]
 
-    def append(self, blocks: list[int]) -> None:
-        end = self.n + len(blocks)
-        if end > len(self._ids):
-            bigger = np.full(max(end, 2 * len(self._ids)), -1, np.int32)
+    def append(self, block: int) -> None:
+        if self.n == len(self._ids):
+            bigger = np.full(max(8, 2 * self.n), -1, np.int32)
             bigger[: self.n] = self.ids
             self._ids = bigger
-        self._ids[self.n : end] = blocks
-        self.n = end
+        self._ids[self.n] = block
+        self.n += 1
 
     def held(self) -> list[int]:
         """Blocks that the table holds, in position order."""
@@ -87,16 +86,31 @@ class Sequence:
         slots: list[Slots] = []
         positions = np.arange(start, end, dtype=np.int32)
         index, offsets = np.divmod(positions, np.int32(size))
-        for g, copy in enumerate(copies):
-            self._open_last_block(g, copy, bool(new))
-            table = self.block_tables[g]
-            if fresh:
-                manager = pool.managers[g]
-                table.append([manager.alloc() for _ in range(fresh)])
-            slots.append(Slots(table.ids[index], offsets))
-        self.tokens += new
-        self.length = end
+        try:
+            for g, copy in enumerate(copies):
+                self._open_last_block(g, copy, bool(new))
+                table, manager = self.block_tables[g], pool.managers[g]
+                for _ in range(fresh):
+                    table.append(manager.alloc())
+                slots.append(Slots(table.ids[index], offsets))
+            self.tokens += new
+            self.length = end
+        except BaseException:
+            # Room was made above, so this is Ctrl-C or the like: no table may keep more blocks than the tokens need.
+            self._cut(-(-start // size))
+            del self.tokens[start:]
+            self.length = start
+            raise
         return slots
+
+    def _cut(self, n: int) -> None:
+        """Shorten every table to n blocks."""
+        for table, manager in zip(self.block_tables, self.pool.managers, strict=True):
+            # Deepest first: the end of a prefix is the least useful part of it.
+            for b in reversed(table.ids[max(n, table.first) :].tolist()):
+                manager.release(b)
+            table.n = min(table.n, n)
+            table.first = min(table.first, n)
 
     def _must_copy(self, g: int) -> bool:
         """Will writing the next cell touch a block that is not this sequence's alone?"""
@@ -114,7 +128,11 @@ class Sequence:
         b = int(table.ids[-1])
         if copy:
             mine = m.alloc()
-            self.pool.copy_block(g, b, mine)
+            try:
+                self.pool.copy_block(g, b, mine)
+            except BaseException:
+                m.release(mine)
+                raise
             table.ids[-1] = mine
             m.release(b)
             m.counters["cow"] += 1
@@ -203,29 +221,22 @@ class Sequence:
                     f"cannot trim to {length} tokens: the sliding-window cells before that position are gone; "
                     "start from the tokens again"
                 )
-        for g, (table, manager) in enumerate(zip(self.block_tables, pool.managers, strict=True)):
-            for b in back[g]:
+        # Cells to keep are taken before any are given back.
+        for blocks, manager in zip(back, pool.managers, strict=True):
+            for b in blocks:
                 manager.retain(b)
-            # Deepest first: the end of a prefix is the least useful part of it.
-            for b in reversed(table.ids[max(n, table.first) :].tolist()):
-                manager.release(b)
-            if back[g]:
-                first = min(table.first, n) - len(back[g])
-                table.ids[first : first + len(back[g])] = back[g]
-                table.first = first
-            table.n = n
-            table.first = min(table.first, n)
+        self._cut(n)
+        for blocks, table in zip(back, self.block_tables, strict=True):
+            table.first -= len(blocks)
+            table.ids[table.first : table.first + len(blocks)] = blocks
         del self._chain[length // size :]
         del self.tokens[length:]
         self.length = length
 
     def free(self) -> None:
         """Give all blocks back (pinned ones stay, see `unpin`); the sequence is empty afterwards. Idempotent."""
-        for table, manager in zip(self.block_tables, self.pool.managers, strict=True):
-            for b in reversed(table.held()):
-                manager.release(b)
+        self._cut(0)
         self.length, self.tokens, self._chain = 0, [], []
-        self.block_tables = [BlockTable() for _ in self.pool.groups]
 
     # -- pins and reports --------------------------------------------------------------------------------------
     def pin(self) -> None:

@@ -164,6 +164,19 @@ def test_reuse_with_a_window_after_another_turn_went_on(plain: Any) -> None:
     check_contents(seq, DOC[:reused])
 
 
+def test_a_finished_prefix_outlives_a_long_run_of_another_sequence(plain: Any) -> None:
+    """There is room to grow, and the other one leaves blocks behind its window: neither takes from the cache."""
+    pool = make_pool(plain, model((0, 96)), max_tokens=1 << 14)
+    done = Sequence(pool)
+    step(done, DOC[:200])
+    done.free()
+    other = Sequence(pool)
+    for i in range(40):
+        step(other, [i] * 50)
+    assert Sequence.attach(pool, DOC[:200])[1] == 192
+    assert pool.managers[0].counters["evicted"] == 0 < pool.managers[1].counters["evicted"]
+
+
 def test_reuse_stops_where_window_cells_are_gone(plain: Any) -> None:
     pool = make_pool(plain, model((0, 64)), max_tokens=1 << 14)
     first = Sequence(pool)
@@ -249,6 +262,19 @@ def test_trim_into_an_own_published_block_takes_it_out_of_the_cache(plain: Any) 
         a.trim(71)
 
 
+def test_a_pinned_block_is_not_overwritten_by_its_own_sequence(plain: Any) -> None:
+    pool = make_pool(plain, model((0,)))
+    a = Sequence(pool)
+    step(a, DOC[:64])
+    a.pin()
+    a.trim(40)
+    step(a, [1] * 30)
+    a.free()
+    seq, reused = Sequence.attach(pool, DOC[:65])
+    assert reused == 64 and pool.managers[0].counters["cow"] == 1
+    check_contents(seq, DOC[:64])
+
+
 def test_refused_growth_changes_nothing(ops: Any) -> None:
     pool = make_pool(ops, max_tokens=128)
     a = Sequence(pool)
@@ -262,6 +288,62 @@ def test_refused_growth_changes_nothing(ops: Any) -> None:
     check_contents(b, DOC[:70] + [1] * 26)
     with pytest.raises(CapacityError, match="limit is 4"):
         pool.reserve(0, 5)
+
+
+@pytest.mark.parametrize("calls", [0, 1, 2, 3, 5])
+@pytest.mark.parametrize("where", ["alloc", "copy_block"])
+def test_an_interrupted_extend_changes_nothing(
+    plain: Any, monkeypatch: pytest.MonkeyPatch, where: str, calls: int
+) -> None:
+    """Ctrl-C in the middle of bookkeeping: no block is lost and the sequence goes on."""
+    pool = make_pool(plain, model((0, 96)))
+    doc = Sequence(pool)
+    step(doc, DOC[:70])
+    fork = doc.fork()
+    used = [m.n_used for m in pool.managers]
+    left = [calls]
+    cls: Any = {"alloc": blocks.BlockManager, "copy_block": KVPool}[where]
+    real = getattr(cls, where)
+
+    def interrupted(*args: Any) -> Any:
+        if left[0] == 0:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        return real(*args)
+
+    with monkeypatch.context() as m:
+        m.setattr(cls, where, interrupted)
+        if where == "copy_block" and calls > 1:
+            fork.extend([1] * 60)
+            fork.trim(70)
+        else:
+            with pytest.raises(KeyboardInterrupt):
+                fork.extend([1] * 60)
+    check_contents(fork, DOC[:70])
+    fork.free()
+    assert [m.n_used for m in pool.managers] == used
+    step(doc, [2] * 60)
+    check_contents(doc, DOC[:70] + [2] * 60)
+
+
+def test_growth_that_ran_out_of_memory_can_be_tried_again(plain: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = make_pool(plain)
+    seq = Sequence(pool)
+    step(seq, DOC[:30])
+    left, real = [3], plain.kv_alloc
+
+    def scarce(*args: Any) -> Any:
+        left[0] -= 1
+        if left[0] == 0:
+            raise MemoryError
+        return real(*args)
+
+    monkeypatch.setattr(plain, "kv_alloc", scarce)
+    with pytest.raises(MemoryError):
+        seq.extend([1] * 200)
+    check_contents(seq, DOC[:30])
+    step(seq, [1] * 100)
+    check_contents(seq, DOC[:30] + [1] * 100)
 
 
 def test_bytes_are_those_of_the_arrays(ops: Any) -> None:
