@@ -160,7 +160,8 @@ class Agent:
             self._sequence = None
 
     def __del__(self) -> None:
-        self.free()
+        if not self.freed:
+            self._engine.abandon(self.free)
 
     def __enter__(self) -> Agent:
         return self

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Iterable
 from weakref import WeakSet
 
 from polykv.cache.pool import KVPool
 from polykv.cache.sequence import Sequence
-from polykv.engine_capacity import fits
+from polykv.engine_capacity import Releasable, fits
+from polykv.engine_counters import EngineCounters
 from polykv.engine_request import Finish, Generation, Request
 from polykv.engine_stream import Stream
 from polykv.errors import CapacityError, ConfigError, PromptError
@@ -27,28 +26,6 @@ from polykv.sampling import choose
 from polykv.text.stream import TextStream
 from polykv.text.tokenizer import Tokenizer
 from polykv.types import F32
-
-
-class Releasable(Protocol):
-    """Something that holds blocks it can do without."""
-
-    def release(self) -> bool:
-        """Give them back; True when there were any."""
-        ...
-
-
-@dataclass
-class EngineCounters:
-    """Sums over the life of an engine. Steps that process any prompt chunk count as prefill, all others as decode."""
-
-    requests: int = 0
-    prompt_n: int = 0
-    cache_n: int = 0
-    preempted: int = 0
-    prefill_rows: int = 0
-    prefill_s: float = 0.0
-    decode_rows: int = 0
-    decode_s: float = 0.0
 
 
 class Engine:
@@ -82,6 +59,7 @@ class Engine:
         self.idle: WeakSet[Releasable] = WeakSet()
         self._ops = ops
         self._queue: deque[Request] = deque()
+        self._trash: deque[Callable[[], object]] = deque()
         self._running: list[Request] = []
         # A request was put back; nothing is admitted until a running one ends, or the two would displace each other.
         self._crowded = False
@@ -137,6 +115,17 @@ class Engine:
             if not r.done:
                 self._end(r, Finish.CANCELLED)
 
+    def abandon(self, free: Callable[[], object]) -> None:
+        """Call `free` at the next `sweep`. For finalizers, which may run in the middle of a step and must not touch the
+        pool there."""
+        self._trash.append(free)
+
+    def sweep(self) -> None:
+        """Give back what cancelled requests and forgotten streams, agents and pools hold. Every step begins with it."""
+        while self._trash:
+            self._trash.popleft()()
+        self.drop([r for r in [*self._queue, *self._running] if r.cancelled])
+
     @property
     def busy(self) -> bool:
         """Whether any request is waiting or running."""
@@ -145,7 +134,7 @@ class Engine:
     # -- one step ------------------------------------------------------------------------------------------------
     def step(self) -> bool:
         """Advance every running request; False when there was nothing to do."""
-        self.drop([r for r in [*self._queue, *self._running] if r.cancelled])
+        self.sweep()
         self._admit()
         batch = self._batch()
         if not batch:
@@ -206,13 +195,13 @@ class Engine:
     def _account(self, batch: list[tuple[Request, list[int]]], seconds: float) -> None:
         c = self.counters
         rows = sum(len(ids) for _, ids in batch)
-        if any(not r.generated for r, _ in batch):
+        if any(r.n_generated == 0 for r, _ in batch):
             c.prefill_rows, c.prefill_s = c.prefill_rows + rows, c.prefill_s + seconds
         else:
             c.decode_rows, c.decode_s = c.decode_rows + rows, c.decode_s + seconds
         for r, _ in batch:
             r.steps += 1
-            if r.generated:
+            if r.n_generated:
                 r.decode_s += seconds
             else:
                 r.prefill_s += seconds
@@ -223,7 +212,7 @@ class Engine:
         if not ready:
             return
         ids = choose(
-            self._ops, logits, [r.sampling for r in ready], [r.ids for r in ready], [len(r.generated) for r in ready]
+            self._ops, logits, [r.sampling for r in ready], [r.ids for r in ready], [r.n_generated for r in ready]
         )
         for request, token in zip(ready, ids, strict=True):
             self._accept(request, token)
@@ -239,7 +228,7 @@ class Engine:
         if request.text.stopped:
             self._end(request, Finish.STOP)
         elif len(request.ids) >= request.limit:
-            full = request.max_tokens is None or len(request.generated) < request.max_tokens
+            full = request.max_tokens is None or request.n_generated < request.max_tokens
             self._end(request, Finish.CONTEXT if full else Finish.LENGTH)
 
     # -- room ----------------------------------------------------------------------------------------------------

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Protocol
 
 from polykv.cache.pool import CacheGroup, KVPool
 from polykv.engine_request import Request
+
+
+class Releasable(Protocol):
+    """Something that holds blocks it can do without."""
+
+    def release(self) -> bool:
+        """Give them back; True when there were any."""
+        ...
 
 
 def fits(pool: KVPool, requests: Iterable[Request], chunk: int) -> bool:

@@ -129,6 +129,10 @@ class Request:
         return self.ids[len(self.prompt) :]
 
     @property
+    def n_generated(self) -> int:
+        return len(self.ids) - len(self.prompt)
+
+    @property
     def done(self) -> bool:
         return self.finish is not None
 
@@ -153,5 +157,5 @@ class Request:
         """The generation; only after `done`."""
         if self.finish is None:
             raise ConfigError("the request is still running")
-        stats = Stats(len(self.prompt), self.cache_n, len(self.generated), self.steps, self.prefill_s, self.decode_s)
+        stats = Stats(len(self.prompt), self.cache_n, self.n_generated, self.steps, self.prefill_s, self.decode_s)
         return Generation("".join(self._text), self.generated, stats, self.finish)

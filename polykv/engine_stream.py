@@ -45,7 +45,7 @@ class Stream(Iterator[str]):
 
     def __del__(self) -> None:
         # A loop that was left with `break` drops its iterator: the blocks must not stay behind.
-        self.close()
+        self._request.cancel()
 
     @property
     def generation(self) -> Generation:

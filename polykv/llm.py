@@ -8,9 +8,10 @@ with llm.pool(document) as pool:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 
@@ -185,7 +186,9 @@ class LLM:
         return out
 
     # -- pools ---------------------------------------------------------------------------------------------------
-    def pool(self, document: str, *, system: str = "", on_prefill: Any = None) -> SharedKVPool:
+    def pool(
+        self, document: str, *, system: str = "", on_prefill: Callable[[int, int], None] | None = None
+    ) -> SharedKVPool:
         """Prefill a document once, for many agents. on_prefill(done, total) reports progress in tokens."""
         ids = self.prompts.prefix(document, system)
         if not ids:

@@ -20,6 +20,7 @@ Report = dict[str, Any]
 def make_report(llm: LLM) -> Report:
     """The report of one `LLM` up to now; JSON-serialisable."""
     engine, cache = llm.engine, llm.cache
+    engine.sweep()
     c = engine.counters
     # Before planning, which allocates sample blocks itself.
     calls = dict(llm.ops.calls)

@@ -82,6 +82,7 @@ class SharedKVPool:
 
     def memory(self) -> PoolMemory:
         """Bytes that the document and the agents hold now, from the real arrays."""
+        self._engine.sweep()
         return measure(self._engine.pool, self._sequence, [a.sequence for a in self.agents], self.kv)
 
     def save(self, path: str | Path) -> int:
@@ -126,7 +127,8 @@ class SharedKVPool:
         self._sequence.free()
 
     def __del__(self) -> None:
-        self.close()
+        if not self._closed:
+            self._engine.abandon(self.close)
 
     def __enter__(self) -> SharedKVPool:
         return self

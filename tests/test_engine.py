@@ -177,6 +177,7 @@ def test_leaving_a_stream_gives_its_blocks_back(how: str) -> None:
             raise RuntimeError
     else:
         del stream
+        engine.sweep()
     assert used(engine) == 0
     assert r.result().finish_reason is Finish.CANCELLED
     assert engine.run([request(70, 5)])[0].tokens == alone("llama", 70, 5).tokens
