@@ -68,6 +68,8 @@ PREFILL = Plan((Seq(63, 63),))
 CHUNK = Plan((Seq(700, 63),), cut=3)
 AGENTS = Plan((Seq(577, 1), Seq(640, 1), Seq(1100, 5), Seq(600, 24)), shared=576)
 RAGGED = Plan((Seq(1, 1), Seq(64, 64), Seq(65, 1), Seq(1000, 7)))
+# 1300 cells in blocks that do not divide a power of two.
+ODD = Plan((Seq(1300, 5), Seq(200, 1)), shared=192, size=96)
 SMALL = Plan((Seq(40, 3), Seq(33, 1)), shared=32, size=32)
 
 
@@ -82,6 +84,8 @@ def cases() -> Iterator[Case]:
         yield attend("ragged", RAGGED, tier, (4, 1), 80, window=16, softcap=5.0)
         yield attend("small", SMALL, tier, (4, 4), 128, softcap=30.0)
         yield attend("large-scores", AGENTS, tier, (9, 3), 64, gain=1000.0)
+    yield attend("blocks96", ODD, "q8_0/turbo3", (9, 3), 64)
+    yield attend("blocks96", ODD, "f16", (4, 1), 128, window=300)
     yield attend("rows1000", Plan((Seq(1000, 1000),)), "q8_0/turbo3", (3, 1), 64)
     yield attend("agents64", Plan(tuple(Seq(520 + i, 1) for i in range(64)), shared=512), "q8_0/turbo3", (9, 3), 64)
     yield from (empty(tier) for tier in TIERS)

@@ -10,12 +10,14 @@ Values of a rotated codec are summed rotated, and the sum is rotated back once. 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from polykv.ref.merge import F64, combine
-from polykv.ref.storage import enter_stored_space, leave_stored_space, read_stored
+from polykv.ref.storage import enter_stored_space, leave_stored_space, read_stored, stored_dim
 from polykv.ref.weights import give
-from polykv.types import F32, I32, LayerKV, Segments
+from polykv.types import F32, I32, LayerKV, Segment, Segments
 
 # Cells that are decoded at a time; keeps the score matrix small at any context length.
 TILE = 1024
@@ -36,19 +38,15 @@ def attend(
     Query head h reads kv head h // (H / G). Rows that see nothing get out = 0 and lse = -inf.
     """
     turned = enter_stored_space(kv.k, q.astype(np.float64))
-    acc = np.zeros((*q.shape[:2], kv.v.codec.resident_dim(q.shape[2]) if kv.v.codec.rotated else q.shape[2]))
+    acc = np.zeros((*q.shape[:2], stored_dim(kv.v)))
     lse = np.full(q.shape[:2], -np.inf)
-    size = kv.k.block_size
     for seg in segments:
-        for first in range(0, seg.length, TILE):
-            n = min(TILE, seg.length - first)
-            cells = np.arange(seg.start + first, seg.start + first + n)
-            visible = _visible(segments.positions[seg.rows], cells, window)
+        for blocks, start, n in _tiles(seg, kv.k.block_size):
+            visible = _visible(segments.positions[seg.rows], np.arange(start, start + n), window)
             some = visible.any(axis=1)
             if not some.any():
                 continue
             rows = seg.rows[some]
-            blocks = seg.blocks[first // size : -(-(first + n) // size)]
             k = _cells(read_stored(kv.k, blocks), n)
             v = _cells(read_stored(kv.v, blocks), n)
             part, part_lse = softmax_part(turned[rows], k, v, visible[some], scale, softcap)
@@ -58,7 +56,10 @@ def attend(
 
 
 def softmax_part(q: F64, k: F64, v: F64, visible: np.ndarray, scale: float, softcap: float) -> tuple[F64, F64]:
-    """Attention of q [m, H, Dk] over cells k [n, G, Dk], v [n, G, Dv]; visible [m, n]: out [m, H, Dv], lse [m, H]."""
+    """Attention of q [m, H, Dk] over cells k [n, G, Dk], v [n, G, Dv]: out [m, H, Dv], lse [m, H].
+
+    visible [m, n] says which cells a row sees; every row sees at least one.
+    """
     m, n_heads, _ = q.shape
     n_kv = k.shape[1]
     share = n_heads // n_kv
@@ -69,12 +70,19 @@ def softmax_part(q: F64, k: F64, v: F64, visible: np.ndarray, scale: float, soft
         s = softcap * np.tanh(s / softcap)
     s = np.where(np.repeat(visible, share, axis=0), s, -np.inf)
     top = s.max(axis=-1, keepdims=True)
-    e = np.exp(s - np.where(np.isfinite(top), top, 0.0))
+    e = np.exp(s - top)
     total = e.sum(axis=-1, keepdims=True)
     o = (e @ v.transpose(1, 0, 2)) / total
     lse = (top + np.log(total))[..., 0]
     back = o.reshape(n_kv, m, share, -1).transpose(1, 0, 2, 3).reshape(m, n_heads, -1)
     return back, lse.reshape(n_kv, m, share).transpose(1, 0, 2).reshape(m, n_heads)
+
+
+def _tiles(seg: Segment, size: int) -> Iterator[tuple[I32, int, int]]:
+    """Cut a segment into runs of whole blocks: block ids, position of the first cell, number of valid cells."""
+    step = max(1, TILE // size)
+    for b in range(0, -(-seg.length // size), step):
+        yield seg.blocks[b : b + step], seg.start + b * size, min(step * size, seg.length - b * size)
 
 
 def _visible(positions: I32, cells: np.ndarray, window: int) -> np.ndarray:

@@ -66,6 +66,11 @@ def leave_stored_space(arena: KVArena, y: np.ndarray) -> np.ndarray:
     return np.asarray(lloyd_max.rotate_out(arena.codec, y, arena.codec.group(arena.head_dim), arena.head_dim))
 
 
+def stored_dim(arena: KVArena) -> int:
+    """Length of a vector in stored space."""
+    return arena.codec.resident_dim(arena.head_dim) if arena.codec.rotated else arena.head_dim
+
+
 def resident_bytes(codec: Codec, head_dim: int) -> int:
     """Bytes that one vector takes in memory."""
     if not codec.rotated:

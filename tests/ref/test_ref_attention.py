@@ -51,6 +51,19 @@ def test_attention_on_codes_is_attention_on_decoded_values(tier: str, dim: int, 
         assert rms(out[first:last] - want) / rms(want) < 1e-6
 
 
+@pytest.mark.parametrize("size", [32, 64, 96, 160])
+def test_long_segments_in_any_block_size(size: int) -> None:
+    length, blocks = 2500, -(-2500 // size)
+    ids = np.random.default_rng(size).permutation(blocks).astype(np.int32)
+    kv = layer(load("ref"), "q8_0/turbo3", blocks, 1, 64, size)
+    q = normal(seeded("long"), 2, 2, 64)
+    segments = Segments.of([Segment(ids, 0, length, np.arange(2, dtype=np.int32))], np.array([2499, 1200], np.int32))
+    out, _ = ref.attend(q, segments, kv, scale=0.2)
+    k, v = (ref.kv_read(a, ids).reshape(-1, 1, 64)[:length] for a in (kv.k, kv.v))
+    want = plain(q, k, v, 0.2, np.arange(length) <= segments.positions[:, None])
+    assert rms(out - want) / rms(want) < 1e-6
+
+
 def test_golden_attention(golden: Path) -> None:
     z, c = np.load(golden / "formats/attention.npz"), codec("turbo3")
     blocks, t = np.array([1, 0], np.int32), np.arange(96)
