@@ -81,6 +81,11 @@ def _single(pool: KVPool, r: _Reader, positions: I32) -> Segments:
 
 def _walk(pool: KVPool, readers: list[_Reader], at: int, stop: int, items: list[Segment]) -> None:
     """Append the segments that cover blocks [at, stop) of the readers' tables, ascending for every row."""
+    if len(readers) == 1:
+        at, stop = max(at, readers[0].first), min(stop, readers[0].end)
+        if at < stop:
+            items.append(_segment(pool, readers, at, stop))
+        return
     while at < stop:
         active = [r for r in readers if r.first <= at < r.end]
         # Up to here the set of readers stays the same.
@@ -107,9 +112,7 @@ def _walk(pool: KVPool, readers: list[_Reader], at: int, stop: int, items: list[
 
 def _common_run(readers: list[_Reader], at: int, stop: int) -> int:
     """Number of blocks from `at` on, at least 1, in which all tables agree."""
-    end = min(stop, *(r.end for r in readers)) if len(readers) > 1 else min(stop, readers[0].end)
-    if len(readers) == 1:
-        return end - at
+    end = min(stop, *(r.end for r in readers))
     lead = readers[0].blocks[at:end]
     same = np.ones(end - at, np.bool_)
     for r in readers[1:]:

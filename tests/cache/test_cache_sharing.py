@@ -177,6 +177,16 @@ def test_a_finished_prefix_outlives_a_long_run_of_another_sequence(plain: Any) -
     assert pool.managers[0].counters["evicted"] == 0 < pool.managers[1].counters["evicted"]
 
 
+def test_the_end_of_a_cached_prefix_is_recycled_first(plain: Any) -> None:
+    pool = make_pool(plain, model((0,)), max_tokens=6 * 32)
+    done = Sequence(pool)
+    step(done, DOC[:128])
+    done.free()
+    step(Sequence(pool), [1] * 96)
+    assert pool.managers[0].counters["evicted"] == 1
+    assert Sequence.attach(pool, DOC[:129])[1] == 96
+
+
 def test_reuse_stops_where_window_cells_are_gone(plain: Any) -> None:
     pool = make_pool(plain, model((0, 64)), max_tokens=1 << 14)
     first = Sequence(pool)
@@ -324,6 +334,17 @@ def test_an_interrupted_extend_changes_nothing(
     assert [m.n_used for m in pool.managers] == used
     step(doc, [2] * 60)
     check_contents(doc, DOC[:70] + [2] * 60)
+
+
+def test_a_full_group_is_noticed_before_another_grows(plain: Any) -> None:
+    pool = make_pool(plain, model((0, 96)), max_tokens=256)
+    pool.reserve(1, 8)
+    for _ in range(6):
+        pool.managers[1].alloc()
+    before = pool.nbytes
+    with pytest.raises(CapacityError, match=r"window 96.*needs 4 more blocks"):
+        Sequence(pool).extend([1] * 100)
+    assert pool.nbytes == before and pool.managers[0].n_used == 0
 
 
 def test_growth_that_ran_out_of_memory_can_be_tried_again(plain: Any, monkeypatch: pytest.MonkeyPatch) -> None:
