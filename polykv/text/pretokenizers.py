@@ -2,7 +2,8 @@
 
 Each rule is a list of regular expressions. The first cuts the text into its matches and the gaps between them, the
 next cuts those pieces, and so on. They are the published expressions of the models' own tokenizers; a name is listed
-here only if its expression is known for certain.
+here only if its expression is known for certain. llama.cpp computes the same words, but for `tekken`, `gpt-4o` and
+`llama4`, where it approximates the treatment of combining marks; the rules here are the models' own.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ _RULES: tuple[tuple[PreTokenizer, tuple[str, ...]], ...] = (
         PreTokenizer((_LLAMA3,), whole_words=True, add_bos=True),
         ("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "lfm2"),
     ),
-    (PreTokenizer((_LLAMA3,)), ("glm4", "chatglm-bpe", "dbrx", "smaug-bpe")),
+    (PreTokenizer((_LLAMA3,), whole_words=True), ("glm4",)),
+    (PreTokenizer((_LLAMA3,)), ("chatglm-bpe", "dbrx", "smaug-bpe")),
     (PreTokenizer((_TEKKEN,), whole_words=True, add_bos=True), ("tekken",)),
     (PreTokenizer((_GPT4O,)), ("gpt-4o", "llama4")),
     (PreTokenizer((r"\p{N}{1,3}", r"[一-龥぀-ゟ゠-ヿ]+", _DEEPSEEK3)), ("deepseek-v3",)),
