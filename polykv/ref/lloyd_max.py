@@ -75,9 +75,10 @@ def to_exchange(codec: Codec, data: U8, group: int) -> U8:
     mirror = s2 != np.tile(s2[:group], codec.block // group)
     top = (1 << codec.bits) - 1
     codes128 = np.where(mirror, top - tiled, tiled).astype(np.uint8)
-    # A zero vector has no signs to mirror: all its values sat on the middle threshold and took the upper index.
-    zero = (norm[..., 0] == 0) & (codes == (top + 1) // 2).all(axis=-1)
-    codes128[zero] = (top + 1) // 2
+    # A zero vector has no signs to mirror: all its values sat on the middle threshold and took the upper index. No
+    # other vector has that index everywhere, since one of its values is at least the root mean square.
+    middle = (top + 1) // 2
+    codes128[(codes == middle).all(axis=-1)] = middle
     return pack(norm, codes128)
 
 
