@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from vocabularies import byte_level, sentencepiece
 
-from polykv.errors import FormatError, PolyKVError, UnsupportedError
+from polykv.errors import FormatError, UnsupportedError
 from polykv.text.pretokenizers import PRE_TOKENIZERS
 from polykv.text.tokenizer import Tokenizer
 
@@ -76,7 +76,3 @@ def test_numpy_and_list_arrays_are_equal() -> None:
     arrays = {k: np.array(v) if k.endswith(("scores", "token_type")) else v for k, v in metadata.items()}
     a, b = Tokenizer.from_gguf(metadata), Tokenizer.from_gguf(arrays)
     assert a.encode("the and\n\nx") == b.encode("the and\n\nx")
-
-
-def test_messages_are_typed() -> None:
-    assert issubclass(FormatError, PolyKVError) and issubclass(UnsupportedError, PolyKVError)

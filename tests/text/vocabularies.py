@@ -47,18 +47,11 @@ _PIECES = [
 def byte_level(**more: object) -> dict[str, object]:
     """A byte-level vocabulary with all bytes; keyword arguments replace keys of `tokenizer.ggml` (None removes)."""
     tokens = [*CONTROL, *BYTE_TO_CHAR.values()]
-    merges = []
-    for merge in _MERGES:
-        left, right = merge.split(" ")
-        if left in tokens and right in tokens:
-            tokens.append(left + right)
-            merges.append(merge)
-    # " the" needs " t", "he" is not there: the list above must not lose entries unseen.
-    assert len(merges) >= len(_MERGES) - 1
+    tokens += [merge.replace(" ", "") for merge in _MERGES]
     tokens += USER_DEFINED
     kinds = [3] * len(CONTROL) + [1] * (len(tokens) - len(CONTROL) - len(USER_DEFINED)) + [4] * len(USER_DEFINED)
     return _metadata(
-        {"model": "gpt2", "pre": "qwen2", "tokens": tokens, "token_type": kinds, "merges": merges, "bos_token_id": 0},
+        {"model": "gpt2", "pre": "qwen2", "tokens": tokens, "token_type": kinds, "merges": _MERGES, "bos_token_id": 0},
         more,
     )
 
