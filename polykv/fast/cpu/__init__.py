@@ -2,11 +2,16 @@
 
 from polykv.fast.cpu.attend import attend
 from polykv.fast.cpu.attention_block import attention_block
+from polykv.fast.cpu.dequantize import dequantize
+from polykv.fast.cpu.embed import embed
 from polykv.fast.cpu.encode import decode, encode
 from polykv.fast.cpu.fwht import fwht
 from polykv.fast.cpu.glu import glu
+from polykv.fast.cpu.head import head
 from polykv.fast.cpu.kv import kv_alloc, kv_append, kv_pack, kv_read, kv_unpack
+from polykv.fast.cpu.linear import linear
 from polykv.fast.cpu.merge import merge
+from polykv.fast.cpu.mlp import mlp_block
 from polykv.fast.cpu.norm import rms_norm
 from polykv.fast.cpu.rope import rope
 from polykv.fast.cpu.sample import penalize, sample
@@ -15,15 +20,20 @@ __all__ = [
     "attend",
     "attention_block",
     "decode",
+    "dequantize",
+    "embed",
     "encode",
     "fwht",
     "glu",
+    "head",
     "kv_alloc",
     "kv_append",
     "kv_pack",
     "kv_read",
     "kv_unpack",
+    "linear",
     "merge",
+    "mlp_block",
     "penalize",
     "rms_norm",
     "rope",

@@ -10,10 +10,8 @@ from functools import cache
 from typing import Any
 
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
-from polykv.fast.cpu.simd import I64
+from polykv.fast.cpu.simd import I64, intrinsic, types
 
 
 @cache

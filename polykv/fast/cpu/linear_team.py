@@ -1,12 +1,16 @@
-"""Phases of a parallel region (`team`) that quantize activations and multiply by packed weights."""
+"""Phases of a parallel region (`team`): norm and int8 form of rows, products with packed weights."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from numba import carray  # type: ignore[attr-defined]
+
 from polykv.fast.cpu._jit import kernel
 from polykv.fast.cpu.linear_product import ROWS, product
+from polykv.fast.cpu.norm import rms_row
 from polykv.fast.cpu.q8 import quantize_row
+from polykv.fast.cpu.simd import floats
 from polykv.fast.cpu.team import claim, finish_and_claim, wait
 
 # Activation rows of a chunk take at most this much, so that they stay in the second-level cache; and weights of a chunk
@@ -87,5 +91,32 @@ def quantize_phase(desk: int, phase: int, x: int, x_pitch: int, cols: int, n: in
     while chunk < chunks:
         first = QUANTIZE_ROWS * chunk
         quantize_rows(x, x_pitch, cols, first, min(first + QUANTIZE_ROWS, n), q8)
+        chunk = finish_and_claim(desk, phase)
+    wait(desk, phase, chunks)
+
+
+@kernel()
+def row_at(p: int, n: int) -> Any:
+    """float32 [n] at an address."""
+    return carray(floats(p), (n,))
+
+
+@kernel()
+def norm_rows(x: int, cols: int, weight: int, eps: float, first: int, last: int, y: int, q8: int) -> None:
+    """rms_norm of rows first .. last - 1 of x to y, and their int8 form to q8 unless that is 0."""
+    for r in range(first, last):
+        rms_row(row_at(x + 4 * cols * r, cols), row_at(weight, cols), eps, row_at(y + 4 * cols * r, cols))
+        if q8 != 0:
+            quantize_row(y + 4 * cols * r, cols, q8 + 2 * cols * r)
+
+
+@kernel()
+def norm_phase(desk: int, phase: int, x: int, cols: int, weight: int, eps: float, n: int, y: int, q8: int) -> None:
+    """`norm_rows` of all n rows, shared among the workers of a region."""
+    chunks = -(-n // QUANTIZE_ROWS)
+    chunk = claim(desk, phase)
+    while chunk < chunks:
+        first = QUANTIZE_ROWS * chunk
+        norm_rows(x, cols, weight, eps, first, min(first + QUANTIZE_ROWS, n), y, q8)
         chunk = finish_and_claim(desk, phase)
     wait(desk, phase, chunks)

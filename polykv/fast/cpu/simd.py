@@ -22,11 +22,17 @@ from functools import cache
 from typing import Any
 
 from llvmlite import ir
-from numba import types
-from numba.core import cgutils
+from numba import types as numba_types
+from numba.core import cgutils as numba_cgutils
 from numba.core.datamodel import models
 from numba.core.registry import cpu_target
-from numba.extending import intrinsic, register_model
+from numba.extending import intrinsic as numba_intrinsic
+from numba.extending import register_model
+
+# numba is untyped, and what it makes are calls inside kernels, where type checkers do not follow.
+intrinsic: Any = numba_intrinsic
+types: Any = numba_types
+cgutils: Any = numba_cgutils
 
 I8, I16, I32, I64, F16, F32 = (
     ir.IntType(8),
@@ -64,12 +70,12 @@ def level() -> Level:
     return Level.VNNI if {"avx512vnni", "avx512vl"} <= has or "avxvnni" in has else Level.AVX2
 
 
-class Vector(types.Type):
+class Vector(numba_types.Type):  # type: ignore[misc]
     """A numba type that is one LLVM vector."""
 
     def __init__(self, name: str, llvm: ir.Type) -> None:
         self.llvm = llvm
-        super().__init__(name)  # type: ignore[no-untyped-call]
+        super().__init__(name)
 
 
 @register_model(Vector)
@@ -110,7 +116,7 @@ def op(result: Any, *args: Any) -> Callable[[Callable[..., Any]], Any]:
 def call(b: Any, name: str, result: ir.Type, *args: Any) -> Any:
     """Emit a call of the LLVM intrinsic `name`."""
     kind = ir.FunctionType(result, [a.type for a in args])
-    return b.call(cgutils.get_or_insert_function(b.module, kind, name), args)  # type: ignore[no-untyped-call]
+    return b.call(cgutils.get_or_insert_function(b.module, kind, name), args)
 
 
 def const(kind: ir.VectorType, value: Any) -> ir.Constant:
@@ -165,6 +171,12 @@ def _getter(kind: ir.Type, result: Any, signed: bool, doc: str) -> Any:
 
     get.__doc__ = doc
     return op(result, Addr)(get)
+
+
+@op(types.CPointer(types.float32), Addr)
+def floats(b: Any, p: Any) -> Any:
+    """p as a pointer for `numba.carray`, to hand rows to functions that take arrays."""
+    return at(b, p, F32)
 
 
 @op(types.int64, Addr)

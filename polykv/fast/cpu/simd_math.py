@@ -9,9 +9,23 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba import types
 
-from polykv.fast.cpu.simd import F16, F32, F32X8, I16, I32, I32X8, Floats, Ints, call, const, features, op, spread
+from polykv.fast.cpu.simd import (
+    F16,
+    F32,
+    F32X8,
+    I16,
+    I32,
+    I32X8,
+    Floats,
+    Ints,
+    call,
+    const,
+    features,
+    op,
+    spread,
+    types,
+)
 
 HAS_FMA = bool({"fma", "aarch64", "arm64"} & features())
 HAS_F16 = bool({"f16c", "aarch64", "arm64"} & features())

@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
-from numba import types
 
 from polykv.fast.cpu.simd import (
     I8X32,
@@ -38,6 +37,7 @@ from polykv.fast.cpu.simd import (
     op,
     read,
     spread,
+    types,
     write,
 )
 

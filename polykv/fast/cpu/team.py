@@ -39,11 +39,10 @@ from typing import Any
 import numba
 import numpy as np
 from llvmlite import ir
-from numba import types
 
 from polykv.errors import ConfigError
 from polykv.fast.cpu._jit import kernel
-from polykv.fast.cpu.simd import I32, I64, Addr, at, call, features, op
+from polykv.fast.cpu.simd import I32, I64, Addr, at, call, features, op, types
 from polykv.types import U8
 
 # Phases of one region; each has two counters in cache lines of their own.

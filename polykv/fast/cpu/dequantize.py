@@ -1,0 +1,80 @@
+"""Packed rows as float32 (twin of `polykv.ref.weights`): whole matrices, or the rows of some tokens.
+
+A row is unpacked by the kernels that unpack tiles of 8 rows, as a tile that holds it 8 times: looking up embeddings is
+too small a part of a step to deserve code of its own, and no other row is touched.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import prange
+
+from polykv.fast.cpu._jit import kernel
+from polykv.fast.cpu.linear import address
+from polykv.fast.cpu.linear_code import code
+from polykv.fast.cpu.linear_float import COLUMN_BYTES, COLUMNS
+from polykv.fast.cpu.linear_product import FLOATS, SCRATCH, expand
+from polykv.fast.cpu.linear_types import packed_bytes
+from polykv.fast.cpu.simd import get_f32, get_i32, put_f32
+from polykv.fast.cpu.team import claim, enter, finish_and_claim
+from polykv.types import F32, I32, Activations, QuantTensor
+
+# Values of a chunk; fewer are not worth a parallel region.
+CHUNK = 1 << 14
+
+
+@kernel()
+def _rows(code: int, w: int, cols: int, ids: int, first: int, last: int, scale: float, out: int, scratch: int) -> None:
+    floats = scratch + FLOATS
+    for i in range(first, last):
+        row, y = w + get_i32(ids + 4 * i) * packed_bytes(code, cols), out + 4 * cols * i
+        for column in range(0, cols, COLUMNS):
+            count = min(COLUMNS, cols - column)
+            expand(code, row + packed_bytes(code, column), 0, count, scratch, floats)
+            for k in range(count):
+                put_f32(y + 4 * (column + k), get_f32(floats + COLUMN_BYTES * k) * scale)
+
+
+@kernel()
+def _work(
+    worker: int, desk: int, memory: int, code: int, w: int, cols: int, ids: int, n: int, scale: float, out: int
+) -> None:
+    step = max(1, CHUNK // cols)
+    chunk = claim(desk, 0)
+    while chunk * step < n:
+        _rows(code, w, cols, ids, chunk * step, min(chunk * step + step, n), scale, out, memory + worker * SCRATCH)
+        chunk = finish_and_claim(desk, 0)
+
+
+@kernel(parallel=True)
+def _region(
+    workers: int, desk: int, memory: int, code: int, w: int, cols: int, ids: int, n: int, scale: float, out: int
+) -> None:
+    for worker in prange(workers):
+        _work(worker, desk, memory, code, w, cols, ids, n, scale, out)
+
+
+def scaled_rows(w: QuantTensor, rows: I32, scale: float, out: F32 | None) -> F32:
+    """scale * W[rows], [n, cols]. Raises IndexError for rows that W does not have."""
+    ids = np.ascontiguousarray(rows, np.int32)
+    if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < w.rows:
+        raise IndexError(f"rows must be 0 to {w.rows - 1}, got {int(ids.min())} to {int(ids.max())}")
+    n = int(ids.shape[0])
+    y = np.empty((n, w.cols), np.float32) if out is None else out
+    direct = y if y.flags.c_contiguous else np.empty(y.shape, np.float32)
+    with enter() as team:
+        memory = team.memory(team.workers * SCRATCH)
+        table = code(w.type, Activations.F32)
+        where = (table, address(w.data), w.cols, address(ids))
+        if n * w.cols <= CHUNK:
+            _rows(*where, 0, n, np.float32(scale), address(direct), memory)
+        else:
+            _region(team.workers, team.desk, memory, *where, n, np.float32(scale), address(direct))
+    if direct is not y:
+        y[...] = direct
+    return y
+
+
+def dequantize(w: QuantTensor, rows: I32 | None = None, *, out: F32 | None = None) -> F32:
+    """The given rows of W (all when None) as float32 [n, cols]."""
+    return scaled_rows(w, np.arange(w.rows, dtype=np.int32) if rows is None else rows, 1.0, out)

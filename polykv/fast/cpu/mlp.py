@@ -1,0 +1,156 @@
+"""h += post_norm(Wdown glu(Wgate m, Wup m)), m = rms_norm(h): one parallel region (twin of `polykv.ref.composites`).
+
+    phase 0   rms_norm of the rows, and their int8 form (before the region when there are few)
+    phase 1   for a group of features: gate, up, glu, and the int8 form of the result, while they are in the cache
+    phase 2   down, for a group of outputs; without post norm also the sum with h
+    phase 3   post norm and sum, row by row
+
+Every step is the row function that the operation of that name uses: the result equals their composition bit for bit.
+"""
+
+from __future__ import annotations
+
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+from numba import prange
+
+from polykv.fast.cpu._jit import kernel
+from polykv.fast.cpu.glu import glu_row
+from polykv.fast.cpu.linear import address
+from polykv.fast.cpu.linear_code import code
+from polykv.fast.cpu.linear_product import SCRATCH, product
+from polykv.fast.cpu.linear_team import ALONE, norm_phase, norm_rows, row_at, row_chunk, weight_chunk
+from polykv.fast.cpu.linear_types import slot, takes_q8
+from polykv.fast.cpu.norm import rms_row
+from polykv.fast.cpu.q8 import quantize_row
+from polykv.fast.cpu.team import claim, enter, finish_and_claim, wait
+from polykv.types import F32, Activations, Glu, MlpWeights
+
+# Gate and up values of a chunk; a row of them begins after MARGIN values, where a product may repeat others.
+VALUES, MARGIN = 1 << 14, 8
+HALF = 4 * (VALUES + 128 * MARGIN)
+PER_WORKER = SCRATCH + 2 * HALF
+# The integers that kernels read of the weights.
+GATE, GATE_AT, UP, UP_AT, DOWN, DOWN_AT, NORM, POST, GELU, WIDTH, HIDDEN = range(11)
+
+
+@kernel()
+def _hidden(desk: int, phase: int, workers: int, t: int, x: int, x8: int, n: int, act: int, scratch: int) -> None:
+    """act = glu(Wgate x, Wup x), as int8 rows or float32 rows, whichever the down matrix reads."""
+    width, hidden = slot(t, WIDTH), slot(t, HIDDEN)
+    integers, gelu = takes_q8(slot(t, DOWN)), slot(t, GELU) != 0
+    step = row_chunk(width, n)
+    # Groups are multiples of 32 features, so that a group's int8 blocks are its own.
+    group = min(-(-weight_chunk(hidden, 2 * width, n, workers) // 32) * 32, VALUES // step // 32 * 32)
+    groups, chunks = -(-hidden // group), -(-hidden // group) * -(-n // step)
+    pitch, gate, up = 4 * (group + MARGIN), scratch + SCRATCH + 4 * MARGIN, scratch + SCRATCH + HALF + 4 * MARGIN
+    chunk = claim(desk, phase)
+    while chunk < chunks:
+        r, first = chunk // groups * step, chunk % groups * group
+        m, last = min(step, n - r), min(first + group, hidden)
+        for part in range(2):
+            code, w, to = slot(t, GATE + 2 * part), slot(t, GATE_AT + 2 * part), up if part else gate
+            x_pitch = 2 * width if takes_q8(code) else 4 * width
+            at = (x8 if takes_q8(code) else x) + r * x_pitch
+            product(code, w, hidden, width, at, x_pitch, m, to - 4 * first, pitch, first, last, scratch)
+        count = last - first
+        for k in range(m):
+            g, u = row_at(gate + k * pitch, count), row_at(up + k * pitch, count)
+            if integers:
+                glu_row(g, u, gelu, g)
+                quantize_row(gate + k * pitch, count, act + 2 * hidden * (r + k) + 2 * first)
+            else:
+                glu_row(g, u, gelu, row_at(act + 4 * hidden * (r + k) + 4 * first, count))
+        chunk = finish_and_claim(desk, phase)
+    wait(desk, phase, chunks)
+
+
+@kernel()
+def _down(desk: int, phase: int, workers: int, t: int, act: int, n: int, y: int, h: int, scratch: int) -> None:
+    """y = Wdown act, and h += y where no post norm comes between."""
+    width, hidden, code = slot(t, WIDTH), slot(t, HIDDEN), slot(t, DOWN)
+    pitch = 2 * hidden if takes_q8(code) else 4 * hidden
+    step, group = row_chunk(hidden, n), weight_chunk(width, hidden, n, workers)
+    groups, chunks = -(-width // group), -(-width // group) * -(-n // step)
+    chunk = claim(desk, phase)
+    while chunk < chunks:
+        r, first = chunk // groups * step, chunk % groups * group
+        m, last = min(step, n - r), min(first + group, width)
+        to = y + 4 * width * r
+        product(code, slot(t, DOWN_AT), width, hidden, act + r * pitch, pitch, m, to, 4 * width, first, last, scratch)
+        if slot(t, POST) == 0:
+            for k in range(r, r + m):
+                add_row(h + 4 * (width * k + first), y + 4 * (width * k + first), last - first)
+        chunk = finish_and_claim(desk, phase)
+    wait(desk, phase, chunks)
+
+
+@kernel()
+def add_row(h: int, y: int, n: int) -> None:
+    """h += y."""
+    a, b = row_at(h, n), row_at(y, n)
+    for i in range(n):
+        a[i] += b[i]
+
+
+@kernel()
+def _post(desk: int, phase: int, t: int, eps: float, n: int, y: int, h: int) -> None:
+    """h += rms_norm(y)."""
+    width = slot(t, WIDTH)
+    r = claim(desk, phase)
+    while r < n:
+        at = 4 * width * r
+        row = row_at(y + at, width)
+        rms_row(row, row_at(slot(t, POST), width), eps, row)
+        add_row(h + at, y + at, width)
+        r = finish_and_claim(desk, phase)
+    wait(desk, phase, n)
+
+
+@kernel()
+def _work(worker: int, workers: int, desk: int, memory: int, t: int, eps: float, h: int, n: int, x8: int) -> None:
+    width = slot(t, WIDTH)
+    x = memory + workers * PER_WORKER
+    y = x + 6 * width * n
+    act, scratch = y + 4 * width * n, memory + worker * PER_WORKER
+    if 4 * width * n > ALONE:
+        norm_phase(desk, 0, h, width, slot(t, NORM), eps, n, x, x8)
+    _hidden(desk, 1, workers, t, x, x8, n, act, scratch)
+    _down(desk, 2, workers, t, act, n, y, h, scratch)
+    if slot(t, POST) != 0:
+        _post(desk, 3, t, eps, n, y, h)
+
+
+@kernel(parallel=True)
+def _region(workers: int, desk: int, memory: int, t: int, eps: float, h: int, n: int) -> None:
+    width, x = slot(t, WIDTH), memory + workers * PER_WORKER
+    x8 = x + 4 * width * n if takes_q8(slot(t, GATE)) or takes_q8(slot(t, UP)) else 0
+    if 4 * width * n <= ALONE:
+        norm_rows(h, width, slot(t, NORM), eps, 0, n, x, x8)
+    for worker in prange(workers):
+        _work(worker, workers, desk, memory, t, eps, h, n, x8)
+
+
+# Tables of weights that are in use, per kind of activations.
+_TABLES: WeakKeyDictionary[MlpWeights, dict[Activations, npt.NDArray[np.int64]]] = WeakKeyDictionary()
+
+
+def _table(w: MlpWeights, activations: Activations) -> npt.NDArray[np.int64]:
+    tables = _TABLES.setdefault(w, {})
+    if activations not in tables:
+        values = [v for m in (w.gate, w.up, w.down) for v in (code(m.type, activations), address(m.data))]
+        post = 0 if w.post_norm is None else address(w.post_norm)
+        values += [address(w.norm), post, w.glu == Glu.GELU_TANH, w.down.rows, w.down.cols]
+        tables[activations] = np.array(values, np.int64)
+    return tables[activations]
+
+
+def mlp_block(h: F32, w: MlpWeights, *, activations: Activations) -> None:
+    """Add the MLP branch to h [R, E] in place."""
+    n, width = h.shape
+    with enter() as team:
+        memory = team.memory(team.workers * PER_WORKER + n * (10 * width + 4 * w.down.cols))
+        table = address(_table(w, activations))
+        _region(team.workers, team.desk, memory, table, w.eps, address(h), n)
