@@ -12,14 +12,44 @@ import numpy as np
 from numba import prange
 
 from polykv.fast.cpu._jit import kernel
-from polykv.fast.cpu.attend_chunk import CHUNK, fold_chunk, new_work, prepare_queries, rows_of_tile, width_of
+from polykv.fast.cpu.attend_chunk import CHUNK, fold_chunk, prepare_queries, rows_of_tile
+from polykv.fast.cpu.attend_fold import fold_unit, lay_out, width_of, work_bytes
+from polykv.fast.cpu.attend_job import (
+    FOLD,
+    K_DATA,
+    K_GEOM,
+    K_TABLE,
+    LENGTH,
+    N_CHUNKS,
+    N_HEADS,
+    N_KV,
+    N_ROWS,
+    N_SEGMENTS,
+    PARTIAL,
+    SIZE,
+    START,
+    V_DATA,
+    V_GEOM,
+    V_TABLE,
+    WINDOW,
+    WORK,
+    WORK_BYTES,
+    codecs,
+    fill,
+    queries,
+    scalars,
+    segments,
+)
 from polykv.fast.cpu.attend_softmax import NONE, merge_row
+from polykv.fast.cpu.attend_views import floats, ints, longs
 from polykv.fast.cpu.encode_row import LLOYD_
+from polykv.fast.cpu.entry import entry, invoke
 from polykv.fast.cpu.fwht import rotate
-from polykv.fast.cpu.kv import own
-from polykv.fast.cpu.kv_layout import DIM, FAMILY, GROUP, I64, SIGNS1, SIGNS2, STORED
+from polykv.fast.cpu.kv import Side, side
+from polykv.fast.cpu.kv_layout import DIM, FAMILY, GROUP, SIGNS1, SIGNS2, STORED
+from polykv.fast.cpu.linear import address
 from polykv.fast.cpu.team import claim, enter, finish_and_claim, wait
-from polykv.types import F32, I32, U8, KVArena, LayerKV, Segments
+from polykv.types import F32, I32, LayerKV, Segments
 
 # Rows of a tile. More rows share each lifted panel, fewer keep their states in the L2 cache.
 TILE = 32
@@ -37,9 +67,8 @@ def chunk_range(start: Any, length: Any) -> Any:
 
 
 @kernel()
-def finish_row(m: np.float32, l: np.float32, acc: Any, v: Any, out: Any) -> np.float32:
+def finish_row(m: Any, l: Any, acc: Any, geom: Any, table: Any, out: Any) -> Any:
     """out [D] = acc / l in true space; returns the log-sum-exp."""
-    geom, table = v[1], v[2]
     if m == NONE:
         out[:] = 0
         return NONE
@@ -54,16 +83,42 @@ def finish_row(m: np.float32, l: np.float32, acc: Any, v: Any, out: Any) -> np.f
 
 
 @kernel()
-def partial_item(item: int, q: Any, seg: Any, k: Any, v: Any, scale: Any, lim: Any, first: int, partial: Any) -> None:
-    """Item (chunk, kv head) of few rows: state of every row and head to partial [chunks, R, H, D' + 2]."""
-    heads_kv = k[0].shape[1]
-    n_rows, group = q.shape[0], q.shape[1] // heads_kv
-    chunk, g = item // heads_kv, item % heads_kv
-    work = new_work(n_rows * group, k, v)
-    prepare_queries(q, 0, n_rows, g, group, scale, k, work[0])
-    fold_chunk(first + chunk, g, 0, group, rows_of_tile(seg, 0, n_rows), seg, k, v, lim, work)
-    acc, m, l = work[2], work[3], work[4]
-    for r in range(n_rows):
+def _chunk(job: Any, chunk: int, g: int, r0: int, local: Any, seg: Any, states: Any, work: int) -> None:
+    k_geom, _, v_geom, _ = codecs(job)
+    head = (g, job[N_KV], job[N_HEADS] // job[N_KV], r0)
+    records, geom = (job[K_DATA], job[V_DATA]), (k_geom, v_geom)
+    fold_chunk(chunk, head, local, seg, records, geom, job[WINDOW], job[FOLD], work, states)
+
+
+@kernel()
+def _begin(job: Any, g: int, r0: int, r1: int, work: int) -> Any:
+    """Memory of a tile with its queries; returns the states (acc, m, l) and the list of visible rows."""
+    q, _, _ = queries(job)
+    k_geom, k_table, _, _ = codecs(job)
+    scale, cap = scalars(job)
+    group = job[N_HEADS] // job[N_KV]
+    k, v = (job[K_GEOM], job[K_TABLE]), (job[V_GEOM], job[V_TABLE])
+    prepared, acc, m, l, span = lay_out(work, (r1 - r0) * group, k, v, cap)
+    prepare_queries(q, r0, r1, g, group, scale, k_geom, k_table, prepared)
+    return acc, m, l, span
+
+
+@kernel()
+def _partials(job: Any) -> Any:
+    """States float32 [chunks, R, H, D' + 2] of a step of few rows."""
+    _, _, v_geom, _ = codecs(job)
+    return floats(job[PARTIAL], (job[N_CHUNKS], job[N_ROWS], job[N_HEADS], width_of(v_geom) + 2))
+
+
+@kernel()
+def _partial_item(job: Any, item: int, first: int, work: int) -> None:
+    """Item (chunk, kv head) of few rows: the state of every row and head."""
+    chunk, g = item // job[N_KV], item % job[N_KV]
+    rows, group = job[N_ROWS], job[N_HEADS] // job[N_KV]
+    states, seg, partial = _begin(job, g, 0, rows, work), segments(job), _partials(job)
+    _chunk(job, first + chunk, g, 0, rows_of_tile(seg, 0, rows), seg, states, work)
+    acc, m, l, _ = states
+    for r in range(rows):
         for j in range(group):
             state = partial[chunk, r, g * group + j]
             state[0] = m[r * group + j]
@@ -72,71 +127,75 @@ def partial_item(item: int, q: Any, seg: Any, k: Any, v: Any, scale: Any, lim: A
 
 
 @kernel()
-def merge_item(r: int, h: int, partial: Any, v: Any, out: Any, lse: Any) -> None:
-    """Row r of head h: its chunks in order, then true space."""
+def _merge_item(job: Any, item: int) -> None:
+    """One row of one head: its chunks in order, then true space."""
+    _, out, lse = queries(job)
+    _, _, v_geom, v_table = codecs(job)
+    partial = _partials(job)
+    r, h = item // job[N_HEADS], item % job[N_HEADS]
     acc = np.zeros(partial.shape[3] - 2, np.float32)
     m, l = NONE, np.float32(0.0)
     for c in range(partial.shape[0]):
         state = partial[c, r, h]
         m, l = merge_row(m, l, acc, state[0], state[1], state[2:])
-    lse[r, h] = finish_row(m, l, acc, v, out[r, h])
+    lse[r, h] = finish_row(m, l, acc, v_geom, v_table, out[r, h])
 
 
 @kernel()
-def tile_item(item: int, q: Any, seg: Any, k: Any, v: Any, scale: Any, lim: Any, out: Any, lse: Any) -> None:
+def _tile_item(job: Any, item: int, first: int, last: int, work: int) -> None:
     """Item (tile of rows, kv head) of many rows: everything from queries to true-space outputs."""
-    heads_kv = k[0].shape[1]
-    group = q.shape[1] // heads_kv
-    r0, g = item // heads_kv * TILE, item % heads_kv
-    r1 = min(r0 + TILE, q.shape[0])
-    n = (r1 - r0) * group
-    work = new_work(n, k, v)
-    prepare_queries(q, r0, r1, g, group, scale, k, work[0])
-    local = rows_of_tile(seg, r0, r1)
-    total = np.zeros((n, work[2].shape[1]), np.float32)
+    r0, g = item // job[N_KV] * TILE, item % job[N_KV]
+    r1, group = min(r0 + TILE, job[N_ROWS]), job[N_HEADS] // job[N_KV]
+    states, seg = _begin(job, g, r0, r1, work), segments(job)
+    _, out, lse = queries(job)
+    _, _, v_geom, v_table = codecs(job)
+    local, n = rows_of_tile(seg, r0, r1), (r1 - r0) * group
+    total = np.zeros((n, states[0].shape[1]), np.float32)
     m, l = np.full(n, NONE), np.zeros(n, np.float32)
-    first, last = chunk_range(seg[2], seg[3])
     for chunk in range(first, last):
-        fold_chunk(chunk, g, r0, group, local, seg, k, v, lim, work)
+        _chunk(job, chunk, g, r0, local, seg, states, work)
         for i in range(n):
-            m[i], l[i] = merge_row(m[i], l[i], total[i], work[3][i], work[4][i], work[2][i])
+            m[i], l[i] = merge_row(m[i], l[i], total[i], states[1][i], states[2][i], states[0][i])
     for i in range(n):
         r, h = r0 + i // group, g * group + i % group
-        lse[r, h] = finish_row(m[i], l[i], total[i], v, out[r, h])
+        lse[r, h] = finish_row(m[i], l[i], total[i], v_geom, v_table, out[r, h])
 
 
 @kernel()
-def attend_phases(
-    desk: int, phase: int, q: Any, seg: Any, k: Any, v: Any, scale: Any, lim: Any, partial: Any, out: Any, lse: Any
-) -> None:
-    """Two phases of a region (see `team`): attention of q to `out`, which may be `q`. partial: see `partial_states`."""
-    heads, heads_kv = q.shape[1], k[0].shape[1]
-    few = q.shape[0] <= TILE
-    first, _ = chunk_range(seg[2], seg[3])
-    items = (partial.shape[0] if few else -(-q.shape[0] // TILE)) * heads_kv
+def attend_phases(job_address: int, desk: int, phase: int, worker: int) -> None:
+    """Two phases of a region (see `team`); called by address. The outputs may overwrite the queries."""
+    job = longs(job_address, SIZE)
+    work = job[WORK] + worker * job[WORK_BYTES]
+    few = job[N_ROWS] <= TILE
+    first, last = chunk_range(ints(job[START], job[N_SEGMENTS]), ints(job[LENGTH], job[N_SEGMENTS]))
+    items = (job[N_CHUNKS] if few else -(-job[N_ROWS] // TILE)) * job[N_KV]
     i = claim(desk, phase)
     while i < items:
         if few:
-            partial_item(i, q, seg, k, v, scale, lim, first, partial)
+            _partial_item(job, i, first, work)
         else:
-            tile_item(i, q, seg, k, v, scale, lim, out, lse)
+            _tile_item(job, i, first, last, work)
         i = finish_and_claim(desk, phase)
     wait(desk, phase, items)
     if few:
-        items = q.shape[0] * heads
+        items = job[N_ROWS] * job[N_HEADS]
         i = claim(desk, phase + 1)
         while i < items:
-            merge_item(i // heads, i % heads, partial, v, out, lse)
+            _merge_item(job, i)
             i = finish_and_claim(desk, phase + 1)
         wait(desk, phase + 1, items)
 
 
+@kernel()
+def _alone(job: int, desk: int, worker: int, workers: int) -> None:
+    attend_phases(job, desk, 0, worker)
+
+
 @kernel(parallel=True)
-def _region(
-    workers: int, desk: int, q: Any, seg: Any, k: Any, v: Any, scale: Any, lim: Any, partial: Any, out: Any, lse: Any
-) -> None:
-    for _ in prange(workers):
-        attend_phases(desk, 0, q, seg, k, v, scale, lim, partial, out, lse)
+def region(workers: int, body: int, job: int, desk: int) -> None:
+    """Run `body` (job, desk, worker, workers), given by address, in every worker."""
+    for worker in prange(workers):
+        invoke(body, (job, desk, worker, workers))
 
 
 def segment_arrays(s: Segments) -> tuple[I32, ...]:
@@ -144,17 +203,16 @@ def segment_arrays(s: Segments) -> tuple[I32, ...]:
     return (s.blocks, s.block_ptr, s.start, s.length, s.rows, s.row_ptr, s.positions)
 
 
-def side(arena: KVArena) -> tuple[U8, I64, F32]:
-    """One side of a layer as kernels take it."""
-    a = own(arena)
-    return a.fields["data"], a.geom, a.table
-
-
-def partial_states(segments: Segments, heads: int, v: tuple[U8, I64, F32]) -> F32:
+def partial_states(segments: Segments, heads: int, v: Side) -> F32:
     """Room for the states of a step of few rows, float32 [chunks, R, H, D' + 2]; empty for many rows."""
     rows = segments.positions.shape[0]
     first, last = chunk_range(segments.start, segments.length)
     return np.empty((last - first if rows <= TILE else 0, rows, heads, width_of(v[1]) + 2), np.float32)
+
+
+def attention_memory(rows: int, heads: int, k: Side, v: Side) -> int:
+    """Bytes of working memory of one worker, a multiple of a cache line."""
+    return -(-work_bytes(min(rows, TILE) * heads // k[0].shape[1], k[1], v[1]) // 64) * 64
 
 
 def attend(
@@ -168,11 +226,16 @@ def attend(
     out: F32 | None = None,
 ) -> tuple[F32, F32]:
     """Softmax attention of q [R, H, D] over the segments' codes: out [R, H, D] in true space, lse [R, H]."""
+    q = np.ascontiguousarray(q)
     out = np.empty(q.shape, np.float32) if out is None else out
     lse = np.empty(q.shape[:2], np.float32)
-    k, v, seg = side(kv.k), side(kv.v), segment_arrays(segments)
+    k, v, scalars = side(kv.k), side(kv.v), np.array([scale, softcap], np.float32)
     partial = partial_states(segments, q.shape[1], v)
+    job = np.empty(SIZE, np.int64)
+    fill(job, q, out, lse, partial, segment_arrays(segments), k, v, scalars)
+    size = attention_memory(*q.shape[:2], k, v)
     with enter() as team:
-        args = (np.ascontiguousarray(q), seg, k, v, np.float32(scale), (window, np.float32(softcap)), partial, out, lse)
-        _region(team.workers, team.desk, *args)
+        job[WINDOW], job[FOLD], job[WORK_BYTES] = window, entry(fold_unit, 6), size
+        job[WORK] = team.memory(team.workers * size)
+        region(team.workers, entry(_alone, 4), address(job), team.desk)
     return out, lse

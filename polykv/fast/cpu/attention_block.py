@@ -10,11 +10,29 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numba import prange
 
 from polykv.fast.cpu._jit import kernel
-from polykv.fast.cpu.attend import attend_phases, partial_states, segment_arrays, side
-from polykv.fast.cpu.kv import append_row
+from polykv.fast.cpu.attend import attend_phases, attention_memory, partial_states, region, segment_arrays
+from polykv.fast.cpu.attend_fold import fold_unit
+from polykv.fast.cpu.attend_job import (
+    FOLD,
+    K_DATA,
+    N_HEADS,
+    N_KV,
+    N_ROWS,
+    SIZE,
+    V_DATA,
+    WINDOW,
+    WORK,
+    WORK_BYTES,
+    Q,
+    codecs,
+    fill,
+)
+from polykv.fast.cpu.attend_views import doubles, floats, ints, longs
+from polykv.fast.cpu.entry import entry, invoke
+from polykv.fast.cpu.kv import append_cell, side
+from polykv.fast.cpu.kv_layout import DIM, RECORD
 from polykv.fast.cpu.linear import address
 from polykv.fast.cpu.linear_code import code
 from polykv.fast.cpu.linear_product import SCRATCH
@@ -27,65 +45,108 @@ from polykv.fast.cpu.simd import addr
 from polykv.fast.cpu.team import claim, enter, finish_and_claim, wait
 from polykv.types import F32, Activations, Angles, AttentionWeights, LayerKV, Segments, Slots
 
-Q, K, V, O = range(4)
+# What the block adds to the job of attention. MATS: int64 [4, 4] of Wq, Wk, Wv, Wo; EPS: float64 [1]; NORMS: four
+# addresses (input, q, k, post), 0 = absent.
+(
+    H,
+    E,
+    MATS,
+    NORMS,
+    COS,
+    SIN,
+    N_ANGLES,
+    INTERLEAVED,
+    SLOT_BLOCKS,
+    SLOT_OFFSETS,
+    M,
+    K,
+    V,
+    EPS,
+    SCRATCHES,
+    Q8,
+    APPEND,
+    ATTEND,
+) = range(32, 50)
 CODE, ADDRESS, ROWS, COLS = range(4)
-# Arguments of a block that depend on its weights alone, made once per weights.
-Prepared = tuple[np.ndarray, tuple[F32, F32, F32, F32], np.float32, tuple[int, np.float32], float]
+# Arguments that depend on the weights alone, made once per weights: matrices, norms, scale and softcap, epsilon.
+Prepared = tuple[np.ndarray, np.ndarray, F32, np.ndarray]
 _PREPARED: WeakKeyDictionary[AttentionWeights, dict[Activations, Prepared]] = WeakKeyDictionary()
 
 
 @kernel()
-def _normed(desk: int, phase: int, x: Any, weight: Any, eps: float, quantize: bool, out: Any, q8: int) -> None:
+def _normed(desk: int, phase: int, x: Any, weight: int, eps: float, quantize: bool, out: Any, q8: int) -> None:
     """rms_norm of rows to `out` and, on demand, their int8 form; without a weight the rows are only rounded."""
     cols = x.shape[1]
     r = claim(desk, phase)
     while r < x.shape[0]:
-        row = out[r]
-        if weight.shape[0] > 0:
-            rms_row(x[r], weight, eps, row)
+        if weight:
+            rms_row(x[r], floats(weight, cols), eps, out[r])
         if quantize:
-            quantize_row(addr(row), cols, q8 + 2 * cols * r)
+            quantize_row(addr(out) + 4 * cols * r, cols, q8 + 2 * cols * r)
         r = finish_and_claim(desk, phase)
     wait(desk, phase, x.shape[0])
 
 
 @kernel()
-def _turn(x: Any, weight: Any, eps: float, angles: Any, r: int) -> None:
-    """Head norm (if any) and rope of the heads x [n, D] of row r, in place."""
-    for i in range(x.shape[0]):
-        if weight.shape[0] > 0:
-            rms_row(x[i], weight, eps, x[i])
-        rope_head(x[i], angles[0][r], angles[1][r], angles[2])
+def _multiply(job: Any, matrix: int, desk: int, phase: int, x: int, y: int, worker: int, workers: int) -> None:
+    """y [R, rows] = x W^T for one matrix, from float32 or int8 rows as its type wants."""
+    w, n = longs(job[MATS], (4, 4))[matrix], job[N_ROWS]
+    rows, cols, scratch = w[ROWS], w[COLS], job[SCRATCHES] + worker * SCRATCH
+    at, pitch = (job[Q8], 2 * cols) if slot(w[CODE], INTEGERS) else (x, 4 * cols)
+    product_phase(desk, phase, workers, w[CODE], w[ADDRESS], rows, cols, at, pitch, n, y, 4 * rows, scratch)
 
 
 @kernel()
-def _heads(
-    desk: int, phase: int, q: Any, k: Any, v: Any, norms: Any, eps: float, angles: Any, slots: Any, sides: Any
-) -> None:
+def _turn(job: Any, r: int, x: Any, weight: int, eps: float) -> None:
+    """Head norm (if any) and rope of the heads x [n, D] of row r, in place."""
+    n, half = x.shape[1], job[N_ANGLES]
+    cos, sin = floats(job[COS] + 4 * half * r, half), floats(job[SIN] + 4 * half * r, half)
+    for i in range(x.shape[0]):
+        if weight:
+            rms_row(x[i], floats(weight, n), eps, x[i])
+        rope_head(x[i], cos, sin, job[INTERLEAVED] != 0)
+
+
+@kernel()
+def _append(job: Any, data: int, geom: Any, geom_at: int, table_at: int, r: int, x: int) -> None:
+    block, offset = ints(job[SLOT_BLOCKS], job[N_ROWS])[r], ints(job[SLOT_OFFSETS], job[N_ROWS])[r]
+    record = data + np.int64(block) * job[N_KV] * geom[RECORD]
+    invoke(job[APPEND], (x, geom_at, table_at, record, job[N_KV], np.int64(offset)))
+
+
+@kernel()
+def _heads(job: Any, desk: int, phase: int, eps: float) -> None:
     """Norm and rope of q and k; keys and values to their cells."""
-    rows = q.shape[0]
+    rows, heads, n_kv = job[N_ROWS], job[N_HEADS], job[N_KV]
+    k_geom, _, v_geom, _ = codecs(job)
+    dims, norms = k_geom[DIM], longs(job[NORMS], 4)
+    q, k, v = (
+        floats(job[Q], (rows, heads, dims)),
+        floats(job[K], (rows, n_kv, dims)),
+        floats(job[V], (rows, n_kv, dims)),
+    )
     i = claim(desk, phase)
     while i < 3 * rows:
         r, part = i // 3, i % 3
         if part == 0:
-            append_row(v[r], sides[1][1], sides[1][2], sides[1][0], slots[0][r], slots[1][r])
+            _append(job, job[V_DATA], v_geom, job[V_DATA + 1], job[V_DATA + 2], r, addr(v[r]))
         elif part == 1:
-            _turn(k[r], norms[2], eps, angles, r)
-            append_row(k[r], sides[0][1], sides[0][2], sides[0][0], slots[0][r], slots[1][r])
+            _turn(job, r, k[r], norms[2], eps)
+            _append(job, job[K_DATA], k_geom, job[K_DATA + 1], job[K_DATA + 2], r, addr(k[r]))
         else:
-            _turn(q[r], norms[1], eps, angles, r)
+            _turn(job, r, q[r], norms[1], eps)
         i = finish_and_claim(desk, phase)
     wait(desk, phase, 3 * rows)
 
 
 @kernel()
-def _residual(desk: int, phase: int, h: Any, y: Any, norms: Any, eps: float) -> None:
+def _residual(desk: int, phase: int, h: Any, y: Any, weight: int, eps: float) -> None:
     """h += post_norm(y)."""
     r = claim(desk, phase)
     while r < h.shape[0]:
         row = y[r]
-        if norms[3].shape[0] > 0:
-            rms_row(row, norms[3], eps, row)
+        if weight:
+            rms_row(row, floats(weight, row.shape[0]), eps, row)
         for e in range(h.shape[1]):
             h[r, e] += row[e]
         r = finish_and_claim(desk, phase)
@@ -93,83 +154,42 @@ def _residual(desk: int, phase: int, h: Any, y: Any, norms: Any, eps: float) -> 
 
 
 @kernel()
-def _multiply(desk: int, phase: int, workers: int, w: Any, x: Any, q8: int, y: Any, scratch: int) -> None:
-    """y [R, rows] = x W^T for one matrix, from float32 or int8 rows as its type wants."""
-    rows, cols, n = w[ROWS], w[COLS], x.shape[0]
-    at, pitch = (q8, 2 * cols) if slot(w[CODE], INTEGERS) else (addr(x), 4 * cols)
-    product_phase(desk, phase, workers, w[CODE], w[ADDRESS], rows, cols, at, pitch, n, addr(y), 4 * rows, scratch)
+def block_phases(job_address: int, desk: int, worker: int, workers: int) -> None:
+    """All phases of a block; called by address."""
+    job = longs(job_address, SIZE)
+    rows, width, eps = job[N_ROWS], job[E], doubles(job[EPS], 1)[0]
+    mats, norms = longs(job[MATS], (4, 4)), longs(job[NORMS], 4)
+    h, m = floats(job[H], (rows, width)), floats(job[M], (rows, width))
+    q = floats(job[Q], (rows, mats[3, COLS]))
+    integers = slot(mats[0, CODE], INTEGERS) + slot(mats[1, CODE], INTEGERS) + slot(mats[2, CODE], INTEGERS)
+    _normed(desk, 0, h, norms[0], eps, integers > 0, m, job[Q8])
+    _multiply(job, 0, desk, 1, job[M], job[Q], worker, workers)
+    _multiply(job, 1, desk, 2, job[M], job[K], worker, workers)
+    _multiply(job, 2, desk, 3, job[M], job[V], worker, workers)
+    _heads(job, desk, 4, eps)
+    invoke(job[ATTEND], (job_address, desk, 5, worker))
+    # The queries were overwritten by the outputs of attention, and the normed input by the product.
+    _normed(desk, 7, q, 0, eps, slot(mats[3, CODE], INTEGERS) > 0, q, job[Q8])
+    _multiply(job, 3, desk, 8, job[Q], job[M], worker, workers)
+    _residual(desk, 9, h, m, norms[3], eps)
 
 
 @kernel()
-def _block(
-    desk: int,
-    workers: int,
-    scratch: int,
-    h: Any,
-    mats: Any,
-    norms: Any,
-    scale: Any,
-    lim: Any,
-    eps: float,
-    angles: Any,
-    slots: Any,
-    seg: Any,
-    sides: Any,
-    partial: Any,
-    buffers: Any,
-    q8: int,
-) -> None:
-    m, q, k, v, lse = buffers
-    rows, wide = h.shape[0], q.shape[1] * q.shape[2]
-    flat = q.reshape(rows, wide)
-    integers = slot(mats[Q, CODE], INTEGERS) + slot(mats[K, CODE], INTEGERS) + slot(mats[V, CODE], INTEGERS) > 0
-    _normed(desk, 0, h, norms[0], eps, integers, m, q8)
-    _multiply(desk, 1, workers, mats[Q], m, q8, q, scratch)
-    _multiply(desk, 2, workers, mats[K], m, q8, k, scratch)
-    _multiply(desk, 3, workers, mats[V], m, q8, v, scratch)
-    _heads(desk, 4, q, k, v, norms, eps, angles, slots, sides)
-    attend_phases(desk, 5, q, seg, sides[0], sides[1], scale, lim, partial, q, lse)
-    # The queries were overwritten by the outputs of attention, and the normed input by the block's output.
-    _normed(desk, 7, flat, norms[0][:0], eps, slot(mats[O, CODE], INTEGERS) > 0, flat, q8)
-    _multiply(desk, 8, workers, mats[O], flat, q8, m, scratch)
-    _residual(desk, 9, h, m, norms, eps)
-
-
-@kernel(parallel=True)
-def _region(
-    workers: int,
-    desk: int,
-    memory: int,
-    h: Any,
-    mats: Any,
-    norms: Any,
-    scale: Any,
-    lim: Any,
-    eps: float,
-    angles: Any,
-    slots: Any,
-    seg: Any,
-    k: Any,
-    v: Any,
-    partial: Any,
-    buffers: Any,
-) -> None:
-    q8 = memory + workers * SCRATCH
-    for i in prange(workers):
-        # Only flat tuples enter a parallel loop.
-        sides, scratch = (k, v), memory + i * SCRATCH
-        _block(desk, workers, scratch, h, mats, norms, scale, lim, eps, angles, slots, seg, sides, partial, buffers, q8)
+def _fill(job: Any, h: Any, m: Any, k: Any, v: Any, w: Any, cos: Any, sin: Any, blocks: Any, offsets: Any) -> None:
+    job[H], job[M], job[K], job[V], job[E] = addr(h), addr(m), addr(k), addr(v), h.shape[1]
+    job[MATS], job[NORMS], job[EPS] = addr(w[0]), addr(w[1]), addr(w[3])
+    job[COS], job[SIN], job[N_ANGLES] = addr(cos), addr(sin), cos.shape[1]
+    job[SLOT_BLOCKS], job[SLOT_OFFSETS] = addr(blocks), addr(offsets)
 
 
 def _prepared(w: AttentionWeights, activations: Activations) -> Prepared:
-    """The weights as kernels take them; they stay valid as long as `w`, which holds the arrays."""
+    """The weights as kernels take them; addresses stay valid as long as `w`, which holds the arrays."""
     found = _PREPARED.setdefault(w, {})
     if activations not in found:
-        absent = np.empty(0, np.float32)
         mats = [(code(m.type, activations), address(m.data), m.rows, m.cols) for m in (w.wq, w.wk, w.wv, w.wo)]
-        q_norm, k_norm, post = (absent if n is None else n for n in (w.q_norm, w.k_norm, w.post_norm))
-        norms, limits = (w.norm, q_norm, k_norm, post), (w.window, np.float32(w.softcap))
-        found[activations] = np.array(mats, np.int64), norms, np.float32(w.scale), limits, w.eps
+        norms = [0 if n is None else address(n) for n in (w.norm, w.q_norm, w.k_norm, w.post_norm)]
+        scalars = np.array([w.scale, w.softcap], np.float32)
+        found[activations] = np.array(mats, np.int64), np.array(norms, np.int64), scalars, np.array([w.eps])
     return found[activations]
 
 
@@ -184,15 +204,18 @@ def attention_block(
     activations: Activations,
 ) -> None:
     """Add the attention branch to h [R, E] in place, after writing the rows' K and V to `slots`."""
-    n, width = h.shape
-    sides = side(kv.k), side(kv.v)
-    partial = partial_states(segments, w.n_heads, sides[1])
-    q = np.empty((n, w.n_heads, w.head_dim), np.float32)
-    k, v = np.empty((2, n, w.n_kv, w.head_dim), np.float32)
-    buffers = np.empty((n, width), np.float32), q, k, v, np.empty((n, w.n_heads), np.float32)
+    (n, width), heads, dims = h.shape, w.n_heads, w.head_dim
+    ks, vs, prepared = side(kv.k), side(kv.v), _prepared(w, activations)
+    partial, lse, m = partial_states(segments, heads, vs), np.empty((n, heads), np.float32), np.empty_like(h)
+    q, k, v = (np.empty((n, x, dims), np.float32) for x in (heads, w.n_kv, w.n_kv))
+    job = np.empty(SIZE, np.int64)
+    fill(job, q, q, lse, partial, segment_arrays(segments), ks, vs, prepared[2])
+    _fill(job, h, m, k, v, prepared, angles.cos, angles.sin, slots.blocks, slots.offsets)
+    size = attention_memory(n, heads, ks, vs)
     with enter() as team:
-        memory = team.memory(team.workers * SCRATCH + 2 * n * max(width, w.wo.cols))
-        turn, cells = (angles.cos, angles.sin, angles.interleaved), (slots.blocks, slots.offsets)
-        seg = segment_arrays(segments)
-        args = (turn, cells, seg, *sides, partial, buffers)
-        _region(team.workers, team.desk, memory, h, *_prepared(w, activations), *args)
+        shared = team.workers * SCRATCH
+        memory = team.memory(shared + team.workers * size + 2 * n * max(width, w.wo.cols))
+        job[SCRATCHES], job[WORK], job[Q8] = memory, memory + shared, memory + shared + team.workers * size
+        job[WORK_BYTES], job[WINDOW], job[INTERLEAVED] = size, w.window, angles.interleaved
+        job[FOLD], job[APPEND], job[ATTEND] = entry(fold_unit, 6), entry(append_cell, 6), entry(attend_phases, 4)
+        region(team.workers, entry(block_phases, 4), address(job), team.desk)

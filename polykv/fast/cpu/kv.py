@@ -7,28 +7,41 @@ from typing import Any
 import numpy as np
 
 from polykv.fast.cpu._jit import kernel
+from polykv.fast.cpu.attend_views import floats, longs, octets
 from polykv.fast.cpu.encode_exchange import exchange_load, exchange_store
 from polykv.fast.cpu.encode_row import decode_row, encode_row
+from polykv.fast.cpu.entry import entry, invoke
 from polykv.fast.cpu.kv_cell import cell_load, cell_store
-from polykv.fast.cpu.kv_layout import DIM, RECORD, STORED, CpuArena, layout
+from polykv.fast.cpu.kv_layout import DIM, GEOM, I64, RECORD, STORED, TABLE, CpuArena, layout
+from polykv.fast.cpu.simd import addr
 from polykv.types import F32, I32, U8, Codec, KVArena, Slots
+
+Side = tuple[U8, I64, F32]
 
 
 @kernel()
-def append_row(x: Any, geom: Any, table: Any, data: Any, block: int, offset: int) -> None:
-    """Encode the kv heads x [G, D] of one token into cell `offset` of `block`."""
+def append_cell(x: int, geom_at: int, table_at: int, record: int, n_kv: int, offset: int) -> None:
+    """Encode the kv heads x [G, D] of one token into cell `offset` of a block; addresses, called by address."""
+    geom, table = longs(geom_at, GEOM), floats(table_at, TABLE)
+    values = floats(x, (n_kv, geom[DIM]))
     y = np.empty(geom[STORED], np.float32)
     codes = np.empty(geom[STORED], np.uint32)
     scales = np.empty(geom[STORED], np.uint16)
-    for g in range(x.shape[0]):
-        encode_row(x[g], geom, table, y, codes, scales)
-        cell_store(codes, scales, geom, data[block, g], offset)
+    for g in range(n_kv):
+        encode_row(values[g], geom, table, y, codes, scales)
+        cell_store(codes, scales, geom, octets(record + g * geom[RECORD], geom[RECORD]), offset)
 
 
 @kernel()
-def _append(x: Any, geom: Any, table: Any, data: Any, blocks: Any, offsets: Any) -> None:
+def append_row(append: int, x: Any, geom: Any, table: Any, data: Any, block: int, offset: int) -> None:
+    """Encode the kv heads x [G, D] of one token into cell `offset` of `block`; append: entry of `append_cell`."""
+    invoke(append, (addr(x), addr(geom), addr(table), addr(data[block]), x.shape[0], np.int64(offset)))
+
+
+@kernel()
+def _append(append: int, x: Any, geom: Any, table: Any, data: Any, blocks: Any, offsets: Any) -> None:
     for r in range(x.shape[0]):
-        append_row(x[r], geom, table, data, blocks[r], offsets[r])
+        append_row(append, x[r], geom, table, data, blocks[r], offsets[r])
 
 
 @kernel()
@@ -73,6 +86,12 @@ def own(arena: KVArena) -> CpuArena:
     return arena
 
 
+def side(arena: KVArena) -> Side:
+    """One side of a layer as kernels take it: data, geom, table."""
+    a = own(arena)
+    return a.fields["data"], a.geom, a.table
+
+
 def kv_alloc(codec: Codec, n_blocks: int, n_kv: int, head_dim: int, block_size: int) -> KVArena:
     """Zeroed storage for n_blocks blocks (a `CpuArena`)."""
     geom, table = layout(codec, head_dim, block_size)
@@ -83,7 +102,9 @@ def kv_alloc(codec: Codec, n_blocks: int, n_kv: int, head_dim: int, block_size: 
 def kv_append(arena: KVArena, x: F32, slots: Slots) -> None:
     """Encode x [R, n_kv, D] into the cells `slots`."""
     a = own(arena)
-    _append(np.ascontiguousarray(x), a.geom, a.table, a.fields["data"], slots.blocks, slots.offsets)
+    _append(
+        entry(append_cell, 6), np.ascontiguousarray(x), a.geom, a.table, a.fields["data"], slots.blocks, slots.offsets
+    )
 
 
 def kv_read(arena: KVArena, blocks: I32) -> F32:

@@ -27,9 +27,9 @@ from polykv.types import F32, Codec, Family, KVArena
 I64 = npt.NDArray[np.int64]
 
 # Entries of `geom`.
-FAMILY, DIM, STORED, GROUP, BLOCK, SCALE_AT, RECORD, X_GROUP, X_BYTES = range(9)
+FAMILY, DIM, STORED, GROUP, BLOCK, SCALE_AT, RECORD, X_BYTES, GEOM = range(9)
 # Offsets in `table`: 16 centroids (the 8 twice, so that a 4-bit lane index needs no mask), thresholds, rotation signs.
-CENTROIDS, THRESHOLDS, SIGNS1, SIGNS2 = 0, 16, 32, 160
+CENTROIDS, THRESHOLDS, SIGNS1, SIGNS2, TABLE = 0, 16, 32, 160, 288
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ class CpuArena(KVArena):
 
 @lru_cache(maxsize=64)
 def layout(codec: Codec, head_dim: int, block_size: int) -> tuple[I64, F32]:
-    """`geom` int64 [9] and `table` float32 [288] of a codec at one head_dim and block size."""
+    """`geom` int64 [GEOM] and `table` float32 [TABLE] of a codec at one head_dim and block size."""
     group, stored = codec.group(head_dim), codec.resident_dim(head_dim)
     if codec.rotated and codec.bits != 3:
         raise ValueError(f"the cpu backend has no {codec.bits}-bit rotated codec ({codec.name})")
@@ -52,8 +52,8 @@ def layout(codec: Codec, head_dim: int, block_size: int) -> tuple[I64, F32]:
     scales = 0 if group == 1 else stored // group * block_size * 2
     # Rows of 64 bytes keep a record on cache-line borders and cover the few bytes that vector loads read too far.
     record = -(-(scale_at + scales) // 64) * 64
-    geom = [codec.family, head_dim, stored, group, block_size, scale_at, record, codec.block, codec.block_bytes]
-    table = np.zeros(288, np.float32)
+    geom = [codec.family, head_dim, stored, group, block_size, scale_at, record, codec.block_bytes]
+    table = np.zeros(TABLE, np.float32)
     if codec.family == Family.LLOYD_MAX:
         table[CENTROIDS : CENTROIDS + 16] = np.tile(np.asarray(codec.centroids, np.float32), 2) * np.sqrt(
             np.float32(codec.block / group)

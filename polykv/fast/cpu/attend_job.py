@@ -1,0 +1,98 @@
+"""The arguments of attention as one array of integers, so that kernels can be called by address (see `entry`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from polykv.fast.cpu._jit import kernel
+from polykv.fast.cpu.attend_views import floats, ints, longs
+from polykv.fast.cpu.kv_layout import GEOM, TABLE
+from polykv.fast.cpu.simd import addr, get_f32
+
+# Addresses and counts of a job. SCALARS points to float32 (scale, softcap).
+(
+    Q,
+    OUT,
+    LSE,
+    PARTIAL,
+    BLOCKS,
+    BLOCK_PTR,
+    START,
+    LENGTH,
+    ROWS,
+    ROW_PTR,
+    POSITIONS,
+    K_DATA,
+    K_GEOM,
+    K_TABLE,
+    V_DATA,
+    V_GEOM,
+    V_TABLE,
+    SCALARS,
+    N_ROWS,
+    N_HEADS,
+    N_DIMS,
+    N_KV,
+    N_CHUNKS,
+    N_SEGMENTS,
+    N_BLOCKS,
+    N_LISTED,
+    WINDOW,
+    FOLD,
+    WORK,
+    WORK_BYTES,
+) = range(30)
+SIZE = 64
+
+
+@kernel()
+def fill(job: Any, q: Any, out: Any, lse: Any, partial: Any, seg: Any, k: Any, v: Any, scalars: Any) -> None:
+    """Write the arrays' addresses and sizes; the caller sets WINDOW, FOLD, WORK and WORK_BYTES."""
+    job[Q], job[OUT], job[LSE], job[PARTIAL] = addr(q), addr(out), addr(lse), addr(partial)
+    job[BLOCKS], job[BLOCK_PTR], job[START], job[LENGTH] = addr(seg[0]), addr(seg[1]), addr(seg[2]), addr(seg[3])
+    job[ROWS], job[ROW_PTR], job[POSITIONS] = addr(seg[4]), addr(seg[5]), addr(seg[6])
+    job[K_DATA], job[K_GEOM], job[K_TABLE] = addr(k[0]), addr(k[1]), addr(k[2])
+    job[V_DATA], job[V_GEOM], job[V_TABLE] = addr(v[0]), addr(v[1]), addr(v[2])
+    job[SCALARS] = addr(scalars)
+    job[N_ROWS], job[N_HEADS], job[N_DIMS], job[N_KV] = q.shape[0], q.shape[1], q.shape[2], k[0].shape[1]
+    job[N_CHUNKS], job[N_SEGMENTS] = partial.shape[0], seg[2].shape[0]
+    job[N_BLOCKS], job[N_LISTED] = seg[0].shape[0], seg[4].shape[0]
+
+
+@kernel()
+def queries(job: Any) -> Any:
+    """q, out [R, H, D] and lse [R, H]."""
+    rows, heads, dims = job[N_ROWS], job[N_HEADS], job[N_DIMS]
+    return floats(job[Q], (rows, heads, dims)), floats(job[OUT], (rows, heads, dims)), floats(job[LSE], (rows, heads))
+
+
+@kernel()
+def segments(job: Any) -> Any:
+    """The arrays of Segments."""
+    n = job[N_SEGMENTS]
+    return (
+        ints(job[BLOCKS], job[N_BLOCKS]),
+        ints(job[BLOCK_PTR], n + 1),
+        ints(job[START], n),
+        ints(job[LENGTH], n),
+        ints(job[ROWS], job[N_LISTED]),
+        ints(job[ROW_PTR], n + 1),
+        ints(job[POSITIONS], job[N_ROWS]),
+    )
+
+
+@kernel()
+def codecs(job: Any) -> Any:
+    """geom and table of K and of V."""
+    return (
+        longs(job[K_GEOM], GEOM),
+        floats(job[K_TABLE], TABLE),
+        longs(job[V_GEOM], GEOM),
+        floats(job[V_TABLE], TABLE),
+    )
+
+
+@kernel()
+def scalars(job: Any) -> Any:
+    """scale, softcap."""
+    return get_f32(job[SCALARS]), get_f32(job[SCALARS] + 4)
