@@ -27,11 +27,9 @@ def find_prefix(pool: KVPool, tokens: list[int]) -> list[Prefix]:
 
     n = len(chain)
     while n:
-        # The deepest hole in any window rules out every length whose window covers it.
-        holes = [
-            i + 1 for m, g in sliding for i in range(g.first_cell(n * size) // size, n) if m.find(chain[i]) is None
-        ]
+        # Windows of shorter lengths begin earlier, so all lengths beyond the first hole have it in view.
+        holes = [i for m, g in sliding for i in range(g.first_cell(n * size) // size, n) if m.find(chain[i]) is None]
         if not holes:
             break
-        n = max(holes) - 1
+        n = min(holes)
     return chain[:n]

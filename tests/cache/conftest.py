@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fakes import PlainOps
 
-from polykv.ops import load
+from polykv.ops import BACKENDS, load
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def plain() -> Any:
     return PlainOps()
 
 
-@pytest.fixture(params=["plain", "ref"])
+@pytest.fixture(params=["plain", *BACKENDS])
 def ops(request: pytest.FixtureRequest) -> Any:
-    """Storage operations: the fake ones, and the reference backend."""
-    return PlainOps() if request.param == "plain" else load("ref")
+    """Storage operations: the fake ones, and every backend."""
+    return PlainOps() if request.param == "plain" else load(request.param)

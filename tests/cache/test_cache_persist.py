@@ -23,6 +23,7 @@ from polykv.cache.persist import load_sequences, read_info, save_sequences
 from polykv.cache.pool import KVPool
 from polykv.cache.sequence import Sequence
 from polykv.errors import CapacityError, ConfigError, FormatError, MismatchError, PolyKVError
+from polykv.ops import BACKENDS, load
 
 DOC = [(11 * i + i // 40) % 900 for i in range(330)]
 
@@ -118,14 +119,13 @@ def test_restored_prefixes_are_reused(plain: Any, saved: Path) -> None:
 
 @pytest.mark.parametrize("tier", ["q8_0/turbo3", "f16/q4_0", "turbo3", "f32"])
 @pytest.mark.parametrize("head_dim", [16, 64, 80, 256])
-def test_real_codecs_come_back_bit_equal(tmp_path: Path, tier: str, head_dim: int) -> None:
-    from polykv.ops import load
-
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_real_codecs_come_back_bit_equal(tmp_path: Path, tier: str, head_dim: int, backend: str) -> None:
     config = model((0, 96), head_dim=head_dim, n_kv=2)
-    pool = make_pool(load("ref"), config, tier=tier)
+    pool = make_pool(load(backend), config, tier=tier)
     sequences, _ = three(pool)
     save_sequences(tmp_path / "a", sequences)
-    other = make_pool(load("ref"), config, tier=tier)
+    other = make_pool(load(backend), config, tier=tier)
     step(Sequence(other), [1] * 40)
     loaded = load_sequences(tmp_path / "a", other)
     for before, after in zip(sequences, loaded, strict=True):
@@ -424,3 +424,21 @@ def test_slabs_cover_all_blocks(plain: Any, tmp_path: Path, monkeypatch: pytest.
     save_sequences(tmp_path / "p", sequences)
     for seq, want in zip(load_sequences(tmp_path / "p", make_pool(plain)), tokens, strict=True):
         check_contents(seq, want)
+
+
+@pytest.mark.parametrize("tier", ["q8_0/turbo3", "q4_0/f16"])
+def test_a_file_of_one_backend_is_read_by_the_other(tmp_path: Path, tier: str) -> None:
+    """The exchange layout is the same for all: equal bytes, and values equal to float rounding."""
+    config = model((0, 96), head_dim=64, n_kv=2)
+    pools = [make_pool(load(name), config, tier=tier) for name in BACKENDS]
+    sequences, _ = three(pools[0])
+    save_sequences(tmp_path / "a", sequences)
+    loaded = load_sequences(tmp_path / "a", pools[1])
+    save_sequences(tmp_path / "b", loaded)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    for arena, other in ((pools[0].layer(0).k, pools[1].layer(0).k), (pools[0].layer(0).v, pools[1].layer(0).v)):
+        old, new = (
+            p.ops.kv_read(a, s.block_tables[0].ids[:10])
+            for p, a, s in zip(pools, (arena, other), (sequences[0], loaded[0]), strict=True)
+        )
+        np.testing.assert_allclose(old, new, rtol=1e-5, atol=1e-6)
