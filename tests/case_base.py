@@ -49,6 +49,7 @@ class Case:
     id: str
     prepare: Callable[[Ops], Callable[[], Arrays]]
     cost: Callable[[Arrays], np.ndarray] | None = None
+    # Negative: that of the class.
     tolerance: float = -1.0
 
     def __post_init__(self) -> None:

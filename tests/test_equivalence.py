@@ -27,10 +27,12 @@ def worst(request: pytest.FixtureRequest) -> Iterator[dict[tuple[str, str], tupl
     """Largest error per backend and operation, printed when all cases have run."""
     table: dict[tuple[str, str], tuple[float, str]] = defaultdict(lambda: (0.0, "-"))
     yield table
-    terminal = request.config.pluginmanager.getplugin("terminalreporter")
-    for (name, op), (error, where) in sorted(table.items()):
-        kind = AGREEMENT[op]
-        terminal.write_line(f"  {name} {op:15} {kind.name:5} {error:.1e} of {kind.value:.0e} in {where}")
+    plugins = request.config.pluginmanager
+    with plugins.getplugin("capturemanager").global_and_fixture_disabled():
+        print("\nlargest error of each operation, and what its class allows")
+        for (name, op), (error, where) in sorted(table.items()):
+            kind = AGREEMENT[op]
+            print(f"  {name} {op:15} {kind.name:5} {error:.1e} of {kind.value:.0e}  {where}")
 
 
 def run(name: str, case: Case) -> Arrays:
