@@ -198,6 +198,14 @@ def test_no_room_is_refused(saved: Path) -> None:
     refused(saved, make_pool(PlainOps(), max_tokens=13 * 32), CapacityError, "needs 14 more blocks")
 
 
+def test_a_full_group_is_noticed_before_another_grows(saved: Path) -> None:
+    pool = make_pool(PlainOps(), max_tokens=20 * 32)
+    pool.reserve(1, 20)
+    for _ in range(19):
+        pool.managers[1].alloc()
+    refused(saved, pool, CapacityError, "window 96")
+
+
 def test_save_needs_sequences_of_one_pool(plain: Any, tmp_path: Path) -> None:
     for bad in ([], [Sequence(make_pool(plain)), Sequence(make_pool(plain))]):
         with pytest.raises(ConfigError):
