@@ -26,7 +26,7 @@ def entry(kernel: Any, arguments: int) -> int:
     return int(compiled.library.get_pointer_to_function(compiled.fndesc.llvm_cfunc_wrapper_name))
 
 
-@intrinsic
+@intrinsic  # type: ignore[untyped-decorator]
 def invoke(_: Any, address: Any, arguments: Any) -> Any:
     """Call the kernel at `address` (see `entry`) with a tuple of integers."""
 

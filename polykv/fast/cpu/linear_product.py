@@ -23,12 +23,12 @@ from polykv.fast.cpu.linear_float import COLUMN_BYTES, COLUMNS, panel_f32, tile_
 from polykv.fast.cpu.linear_q8 import tile_q8
 from polykv.fast.cpu.linear_types import FLAGS, PANEL_BLOCK, PLAIN, PRODUCT, UNPACK, ZERO, packed_bytes, slot
 from polykv.fast.cpu.q8 import BLOCK
-from polykv.fast.cpu.simd import get_f32, load_f, put_f32, splat_f, store_f
+from polykv.fast.cpu.simd import get_f32, load_f, prefetch, put_f32, splat_f, store_f
 
 # Blocks of 32 columns unpacked at a time (12 KB of codes and scales: they stay in the first-level cache), and rows of
 # activations that share them.
 BLOCKS, ROWS = 32, 128
-NOTHING = np.float32(0)
+NOTHING, LINE = np.float32(0), 64
 # Places in the scratch memory: unpacked codes, sums, unpacked floats.
 SUMS = BLOCKS * PANEL_BLOCK
 FLOATS = SUMS + ROWS * COLUMN_BYTES
@@ -142,8 +142,19 @@ def _tile_q8(code: int, w: int, pitch: int, cols: int, x: int, x_pitch: int, n: 
         store_f(sums + 32 * k, splat_f(NOTHING))
     for block in range(0, cols // 32, BLOCKS):
         count = min(BLOCKS, cols // 32 - block)
-        invoke(slot(code, UNPACK), (w + packed_bytes(code, 32 * block), pitch, count, scratch))
+        at = w + packed_bytes(code, 32 * block)
+        ahead = at + packed_bytes(code, 32 * BLOCKS) if block + BLOCKS < cols // 32 else w + 8 * pitch
+        _prefetch(ahead, pitch, packed_bytes(code, 32 * count))
+        invoke(slot(code, UNPACK), (at, pitch, count, scratch))
         tile_q8(flags, zero, scratch, count, x + BLOCK * block, x_pitch, n, sums)
+
+
+@kernel()
+def _prefetch(w: int, pitch: int, size: int) -> None:
+    """Ask for `size` bytes of 8 rows: rows are too short and too many for the processor to foresee them."""
+    for r in range(8):
+        for p in range(0, size, LINE):
+            prefetch(w + r * pitch + p)
 
 
 @kernel()
@@ -154,7 +165,10 @@ def _tile_f32(code: int, w: int, w2: int, pitch: int, cols: int, x: int, x_pitch
         store_f(sums + 32 * k, splat_f(NOTHING))
     for column in range(0, cols, COLUMNS):
         count = min(COLUMNS, cols - column)
-        at = packed_bytes(code, column)
+        at, size = packed_bytes(code, column), packed_bytes(code, count)
+        ahead = at + packed_bytes(code, COLUMNS) if column + COLUMNS < cols else 16 * pitch
+        _prefetch(w + ahead, pitch, size)
+        _prefetch(w2 + ahead, pitch, size)
         expand(code, w + at, pitch, count, scratch, floats)
         expand(code, w2 + at, pitch, count, scratch, floats + 32)
         tile_f32(floats, count, x + 4 * column, x_pitch, n, sums)

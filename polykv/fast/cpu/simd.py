@@ -70,7 +70,7 @@ def level() -> Level:
     return Level.VNNI if {"avx512vnni", "avx512vl"} <= has or "avxvnni" in has else Level.AVX2
 
 
-class Vector(numba_types.Type):  # type: ignore[misc]
+class Vector(numba_types.Type):
     """A numba type that is one LLVM vector."""
 
     def __init__(self, name: str, llvm: ir.Type) -> None:
@@ -81,7 +81,7 @@ class Vector(numba_types.Type):  # type: ignore[misc]
 @register_model(Vector)
 class _VectorModel(models.PrimitiveModel):
     def __init__(self, manager: Any, kind: Vector) -> None:
-        super().__init__(manager, kind, kind.llvm)
+        super().__init__(manager, kind, kind.llvm)  # type: ignore[no-untyped-call]
 
 
 Ints = Vector("Ints", I32X8)
@@ -151,7 +151,7 @@ def write(b: Any, p: Any, value: Any) -> None:
 # -- memory ------------------------------------------------------------------------------------------------------
 
 
-@intrinsic
+@intrinsic  # type: ignore[untyped-decorator]
 def addr(_: Any, array: Any) -> Any:
     """Address of an array's first element. The array must be an argument of the kernel that Python calls."""
 
@@ -160,6 +160,14 @@ def addr(_: Any, array: Any) -> Any:
         return b.ptrtoint(data, I64)
 
     return types.int64(array), emit
+
+
+@op(types.void, Addr)
+def prefetch(b: Any, p: Any) -> None:
+    """Bring the cache line of p near; any address is allowed."""
+    name = "llvm.prefetch.p0"
+    kind = ir.FunctionType(ir.VoidType(), [I8.as_pointer(), I32, I32, I32])
+    b.call(cgutils.get_or_insert_function(b.module, kind, name), [at(b, p, I8), I32(0), I32(2), I32(1)])
 
 
 def _getter(kind: ir.Type, result: Any, signed: bool, doc: str) -> Any:
