@@ -35,10 +35,10 @@ KQUANT = Shape("kquant", 256, 4, 4, 80, 512, False, (WeightType.Q4_K, WeightType
 SHAPES = (LLAMA, GEMMA, KQUANT)
 
 # Rounding to int8 is a step function: where two backends differ in the last bit just at a step, one code of an
-# activation or of a key differs, and with it the row (measured: 1e-3, when it hits an early V that all later rows read).
-# Rounding all activations moves a result by 9e-3, so this still tells the right activations from the wrong ones.
+# activation or of a key differs, and with it the row (measured: 1e-3, when it hits an early V that all later rows
+# read). Rounding all activations moves a result by 9e-3, so this still tells right activations from wrong ones.
 STEP = 3e-3
-CLASS = -1.0
+OF_ITS_CLASS = -1.0
 PLANS = {
     "decode": Plan((Seq(100, 1),)),
     "agents": Plan((Seq(129, 1), Seq(150, 1), Seq(190, 5)), shared=128),
@@ -125,7 +125,7 @@ def attention_block(shape: Shape, plan: str, tier: str, activations: Activations
         return call
 
     exact = tier == "f32" and activations == Activations.F32
-    return Case("attention_block", name, prepare, tolerance=CLASS if exact else STEP)
+    return Case("attention_block", name, prepare, tolerance=OF_ITS_CLASS if exact else STEP)
 
 
 def mlp_block(shape: Shape, n: int, activations: Activations) -> Case:
@@ -142,7 +142,7 @@ def mlp_block(shape: Shape, n: int, activations: Activations) -> Case:
 
         return call
 
-    return Case("mlp_block", name, prepare, tolerance=CLASS if activations == Activations.F32 else STEP)
+    return Case("mlp_block", name, prepare, tolerance=OF_ITS_CLASS if activations == Activations.F32 else STEP)
 
 
 def head(shape: Shape, n: int, vocab: int, activations: Activations) -> Case:
@@ -156,4 +156,4 @@ def head(shape: Shape, n: int, vocab: int, activations: Activations) -> Case:
         h = normal(rng, n, shape.embd)
         return lambda: (ops.head(h, w, activations=activations, out=poison(n, vocab)),)
 
-    return Case("head", name, prepare, tolerance=CLASS if activations == Activations.F32 else STEP)
+    return Case("head", name, prepare, tolerance=OF_ITS_CLASS if activations == Activations.F32 else STEP)

@@ -10,6 +10,7 @@ import pytest
 from polykv import ref
 from polykv.cache.codecs import CODECS
 from polykv.errors import ConfigError
+from polykv.ops import BACKENDS
 from polykv.quantize import dequantize, quantize
 
 
@@ -20,6 +21,16 @@ def test_round_trip_is_that_of_the_codec(tier: str, dim: int) -> None:
     blocks = quantize(tier, x)
     assert np.array_equal(blocks, ref.encode(CODECS[tier], x))
     assert np.array_equal(dequantize(tier, blocks, dim), ref.decode(CODECS[tier], blocks, dim))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("tier", CODECS)
+def test_every_backend_serves_it(tier: str, backend: str) -> None:
+    x = np.random.default_rng(1).standard_normal((7, 80)).astype(np.float32)
+    blocks = quantize(tier, x, backend=backend)
+    assert blocks.dtype == np.uint8 and blocks.shape == (7, CODECS[tier].exchange_bytes(80))
+    y = dequantize(tier, blocks, 80, backend=backend)
+    assert np.allclose(y, dequantize(tier, quantize(tier, x), 80), rtol=0, atol=1e-5)
 
 
 def test_takes_other_floats_views_and_lists() -> None:
