@@ -1,0 +1,36 @@
+"""Run by test_linear_levels.py in a process of its own: products of all weight types, saved to the file argv[1].
+
+The level of the kernels is what numba is told about the processor (NUMBA_CPU_NAME, NUMBA_CPU_FEATURES) when a process
+starts, so every level needs its own process.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from case_base import FLOATS, normal, seeded, weight
+
+from polykv.fast.cpu.linear import linear
+from polykv.fast.cpu.simd import level
+from polykv.types import Activations, WeightType
+
+
+def products() -> dict[str, np.ndarray]:
+    """y of every type: 5 rows (one group of four and one) times 11 weight rows, and the level."""
+    results: dict[str, np.ndarray] = {"level": np.array(level().name)}
+    for kind in WeightType:
+        rng = seeded(kind.name)
+        cols = 70 if kind in FLOATS else 512
+        w, x = weight(rng, kind, 11, cols), normal(rng, 5, cols)
+        for mode in Activations:
+            results[f"{kind.name}-{mode.name}"] = linear(x, w, activations=mode)
+    return results
+
+
+if __name__ == "__main__":
+    np.savez(sys.argv[1], **products())
