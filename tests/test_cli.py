@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numba
 import pytest
-from tiny_models import tiny_path
+from tiny_models import tiny_model, tiny_path
 
 from polykv import cli
 from polykv.commands import options
+from polykv.commands.compiling import Compiling
 from polykv.commands.output import Output, megabytes, printable
 from polykv.errors import StrictError
 
@@ -135,13 +137,42 @@ def test_strict_turns_notes_into_errors(capsys: pytest.CaptureFixture[str]) -> N
     assert caught.value.exit_code == 3
 
 
+def test_compilation_is_announced_once_and_timed(capsys: pytest.CaptureFixture[str]) -> None:
+    @numba.njit
+    def inner(x: int) -> int:
+        return x + 1
+
+    @numba.njit
+    def outer(x: int) -> int:
+        return inner(x) * 2
+
+    compiling = Compiling("cpu")
+    with compiling:
+        assert outer(1) == 4
+    err = capsys.readouterr().err
+    assert err.startswith("polykv: compiling CPU kernels, once")
+    assert f"compiled {compiling.kernels} kernels" in err
+    assert compiling.kernels >= 2
+    first = compiling.seconds
+    assert first > 0
+    with compiling:
+        outer(2)
+    assert (capsys.readouterr().err, compiling.seconds) == ("", first)
+    with compiling:
+        outer(2.5)
+    assert "once" not in capsys.readouterr().err
+    assert compiling.seconds > first
+
+
 def test_tiers_match_the_codecs(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "tiers", "-m", TINY, "--json")
     assert code == 0
     tiers = {t["name"]: t for t in json.loads(out.splitlines()[-1])["tiers"]}
     assert tiers["turbo3"]["bits_per_value"] == 3.125
     assert tiers["q8_0"]["bits_per_value"] == 8.5
-    assert tiers["f16"]["bytes_per_token"] > tiers["q8_0"]["bytes_per_token"] > tiers["turbo3"]["bytes_per_token"]
+    layers = tiny_model("llama").config.layers
+    assert tiers["f16"]["bytes_per_token"] == sum(2 * 2 * layer.n_kv * layer.head_dim for layer in layers)
+    assert 0 < tiers["turbo3"]["bytes_per_token"] < tiers["q8_0"]["bytes_per_token"]
 
 
 def test_plan_adds_up(capsys: pytest.CaptureFixture[str]) -> None:

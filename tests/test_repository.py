@@ -103,7 +103,9 @@ def test_import_rule_sees_a_violation(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("path", PYTHON, ids=lambda p: str(p.relative_to(ROOT)))
 def test_files_are_short(path: Path) -> None:
-    limit = 150 if path in SOURCES and part_of(path) == "ref" else 350
+    limit = 500
+    if path in SOURCES:
+        limit = 150 if part_of(path) == "ref" else 350
     assert len(path.read_text().splitlines()) <= limit
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 import time
 from contextlib import ExitStack
 from importlib.resources import files
@@ -125,8 +126,9 @@ def _pool(llm: LLM, text: str, values: dict[str, Any], out: Output, compiling: C
 
 def _show(out: Output, questions: list[str], answers: list[Generation]) -> None:
     for i, (question, answer) in enumerate(zip(questions, answers, strict=True), 1):
+        lines = [line.strip() for line in answer.text.splitlines() if line.strip()]
         out.text(f"agent {i}  {question}")
-        out.text(f"         {answer.text.strip()}\n")
+        out.text(textwrap.indent("\n".join(lines), " " * 9) + "\n")
 
 
 def _cost(out: Output, m: PoolMemory, answers: list[Generation], timing: dict[str, float], *, loaded: bool) -> None:

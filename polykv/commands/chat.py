@@ -120,7 +120,7 @@ class Chat:
                     self._out.text(piece, end=False)
             except KeyboardInterrupt:
                 self._out.text(" [stopped]", end=False)
-        self._out.text()
+            self._out.text()
         self.turns.append({"question": question, "answer": text})
 
     def _undo(self) -> dict[str, str] | None:

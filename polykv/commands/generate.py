@@ -31,7 +31,7 @@ def command(prompt: str, raw: bool, **values: Any) -> None:
         for piece in stream:
             out.text(piece, end=False)
         generation = stream.generation
-    out.text()
+        out.text()
     check_notes(llm, values["strict"], out)
     report = show_report(llm, values, out)
     out.json(
