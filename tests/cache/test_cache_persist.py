@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
-from polykv.cache import container, persist
+from polykv.cache import container, identity, persist
 from polykv.cache.container import Container
 from polykv.cache.identity import Identity
 from polykv.cache.persist import load_sequences, read_info, save_sequences
@@ -450,3 +450,32 @@ def test_a_file_of_one_backend_is_read_by_the_other(tmp_path: Path, tier: str) -
             for p, a, s in zip(pools, (arena, other), (sequences[0], loaded[0]), strict=True)
         )
         np.testing.assert_allclose(old, new, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (put("lengths", "data_offsets", [4, 20]), "overlaps another section or leaves a hole"),
+        (put("lengths", "data_offsets", [2**40, 2**40 + 16]), "outside the file"),
+        (put("lengths", "data_offsets", [16, 0]), "outside the file"),
+        (put("lengths", "shape", [5]), "has 16 bytes, its shape needs 20"),
+        (put("lengths", "dtype", "U8"), "has 16 bytes, its shape needs 4"),
+        (put("lengths", "shape", [2**40, 2**40]), "its shape needs"),
+    ],
+)
+def test_each_rule_of_the_header_is_checked_by_itself(saved: Path, busy: KVPool, change: Any, match: str) -> None:
+    rewrite(saved, change, sign=False)
+    refused(saved, busy, FormatError, match)
+
+
+def test_a_key_twice_is_named(saved: Path, busy: KVPool) -> None:
+    text = b'{"__metadata__":{"header_checksum":"' + b"0" * 32 + b'","format":"a","format":"polykv-pool"}}'
+    blank = len(text).to_bytes(8, "little") + text
+    saved.write_bytes(blank.replace(b"0" * 32, container._sum(blank).encode(), 1))
+    refused(saved, busy, FormatError, "twice")
+
+
+def test_long_rope_texts_are_shortened_without_losing_a_difference() -> None:
+    long = "a" * 200
+    assert len(identity._short(long)) < 100 and identity._short(long) != identity._short(long[:-1] + "b")
+    assert identity._short("short") == "short"
