@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from polykv.fast.cpu._jit import kernel
-from polykv.fast.cpu.attend_product import outputs, scores
+from polykv.fast.cpu.attend_product import outputs, outputs3, scores, scores3
 from polykv.fast.cpu.attend_softmax import UNIT, fold_row
 from polykv.fast.cpu.attend_views import floats, ints, longs
 from polykv.fast.cpu.encode_row import LLOYD_
@@ -36,7 +36,7 @@ def _parts(rows: int, dk: int, dv: int) -> Any:
         rows + 1,
         rows + 1,
         rows + 4,
-        max(dk, UNIT) * WIDTH + 128,
+        2 * max(dk, UNIT) * WIDTH + 256,
         3 * (rows + 4),
     )
 
@@ -80,19 +80,29 @@ def fold_unit(work: int, rec_k: int, rec_v: int, t0: int, n: int, count: int) ->
     span, cap = ints(d[SPAN], (3, rows + 4)), get_f32(work + 8 * CAP)
     k_geom, v_geom = longs(d[K_GEOM], GEOM), longs(d[V_GEOM], GEOM)
     panel = d[PANEL]
-    square = panel + 4 * max(dk, UNIT) * WIDTH
+    second = panel + 4 * max(dk, UNIT) * WIDTH
+    square = second + 4 * max(dk, UNIT) * WIDTH
+    few = count <= 3
     padded = (count + 3) // 4 * 4
     # Rows are computed four at a time; the missing ones are the zero query, whose result nobody reads.
     for i in range(count, padded):
         span[0, i] = rows
         factor[i] = 0
         s[i] = 0
-    for t in range(0, n, WIDTH):
+    for t in range(0, n, 2 * WIDTH if few else WIDTH):
         lift_k(rec_k, k_geom, d[K_TABLE], t0 + t, dk, panel, square)
-        scores(q, span[0], padded, dk, panel, s, t)
+        if few:
+            lift_k(rec_k, k_geom, d[K_TABLE], t0 + t + WIDTH, dk, second, square)
+            scores3(q, span[0], dk, panel, second, s, t)
+        else:
+            scores(q, span[0], padded, dk, panel, s, t)
     for i in range(count):
         r = span[0, i]
         m[r], l[r], factor[i] = fold_row(s, i, span[1, i], span[2, i], cap, m[r], l[r])
-    for dim in range(0, dv, WIDTH):
+    for dim in range(0, dv, 2 * WIDTH if few else WIDTH):
         lift_v(rec_v, v_geom, d[V_TABLE], t0, n, dim, panel, square)
-        outputs(s, n, span[0], padded, panel, factor, acc, dim)
+        if few and dim + WIDTH < dv:
+            lift_v(rec_v, v_geom, d[V_TABLE], t0, n, dim + WIDTH, second, square)
+            outputs3(s, n, span[0], panel, second, factor, acc, dim)
+        else:
+            outputs(s, n, span[0], padded, panel, factor, acc, dim)

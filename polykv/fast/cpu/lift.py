@@ -24,29 +24,59 @@ STEP = 64
 
 
 @kernel()
-def _dims_major(rec: int, geom: Any, t: int, first: int, last: int, out: int, step: int) -> None:
-    """Tokens t..t+7 of dims first..last (borders of 16) of a dims-major record to rows of 8 at `out`."""
+def _f32(p: int) -> Any:
+    return load_f(p)
+
+
+@kernel()
+def _f16(p: int) -> Any:
+    return low_half(load_u16x8(p))
+
+
+@kernel()
+def _int8(p: int) -> Any:
+    return to_f(load_i8x8(p))
+
+
+@kernel()
+def _nibble(p: int, shift: Any) -> Any:
+    return to_f(sub_i(field(load_u8x8(p), shift, np.int32(15)), splat_i(np.int32(8))))
+
+
+@kernel()
+def _columns(rec: int, geom: Any, t: int, first: int, last: int, out: int) -> None:
+    """Tokens t..t+15 of dims first..last-1 (borders of 16) of a dims-major record to rows of 16 at `out`."""
     family, block = geom[FAMILY], geom[BLOCK]
     if family == F32_:
         for d in range(first, last):
-            store_f(out + (d - first) * step, load_f(rec + 4 * (d * block + t)))
-    elif family == F16_:
+            p = rec + 4 * (d * block + t)
+            store_f(out, _f32(p))
+            store_f(out + 32, _f32(p + 32))
+            out += STEP
+        return
+    if family == F16_:
         for d in range(first, last):
-            store_f(out + (d - first) * step, low_half(load_u16x8(rec + 2 * (d * block + t))))
-    else:
-        for d0 in range(first, last, 16):
-            group = d0 // 32
-            scale = low_half(load_u16x8(rec + geom[SCALE_AT] + 2 * (group * block + t)))
-            p = out + (d0 - first) * step
-            if family == Q8_0_:
-                for d in range(16):
-                    codes = load_i8x8(rec + (d0 + d) * block + t)
-                    store_f(p + d * step, mul_f(to_f(codes), scale))
-            else:
-                shift = np.int32(4 * ((d0 >> 4) & 1))
-                for d in range(16):
-                    codes = field(load_u8x8(rec + (16 * group + d) * block + t), shift, np.int32(15))
-                    store_f(p + d * step, mul_f(to_f(sub_i(codes, splat_i(np.int32(8)))), scale))
+            p = rec + 2 * (d * block + t)
+            store_f(out, _f16(p))
+            store_f(out + 32, _f16(p + 16))
+            out += STEP
+        return
+    for d0 in range(first, last, 16):
+        at = rec + geom[SCALE_AT] + 2 * (d0 // 32 * block + t)
+        scale, scale8 = _f16(at), _f16(at + 16)
+        if family == Q8_0_:
+            for d in range(d0, d0 + 16):
+                p = rec + d * block + t
+                store_f(out, mul_f(_int8(p), scale))
+                store_f(out + 32, mul_f(_int8(p + 8), scale8))
+                out += STEP
+        else:
+            shift = np.int32(4 * ((d0 >> 4) & 1))
+            for d in range(16):
+                p = rec + (d0 // 32 * 16 + d) * block + t
+                store_f(out, mul_f(_nibble(p, shift), scale))
+                store_f(out + 32, mul_f(_nibble(p + 8, shift), scale8))
+                out += STEP
 
 
 @kernel()
@@ -60,31 +90,32 @@ def _scales(rec: int, geom: Any, t: int, n: int, first: int, out: int) -> None:
 @kernel()
 def lift_k(rec: int, geom: Any, table: int, t: int, dims: int, panel: int, square: int) -> None:
     """Tokens t..t+15 of all dims to a K panel. Addresses: record, codec table, panel, 512 bytes of scratch."""
-    for half in range(2):
-        t8, out = t + 8 * half, panel + 32 * half
-        if geom[FAMILY] != LLOYD_:
-            _dims_major(rec, geom, t8, 0, dims, out, STEP)
-            continue
-        values, row = load_f(table), geom[STORED] // 8 * 3
-        for first in range(0, dims, 8):
-            _scales(rec, geom, t8, 8, first, square + 256)
+    if geom[FAMILY] != LLOYD_:
+        _columns(rec, geom, t, 0, dims, panel)
+        return
+    values, row = load_f(table), geom[STORED] // 8 * 3
+    for first in range(0, dims, 8):
+        _scales(rec, geom, t, 16, first, square + 256)
+        for half in range(2):
+            codes, out = rec + (t + 8 * half) * row + first // 8 * 3, panel + first * STEP + 32 * half
             for i in range(8):
-                store_f(square + 32 * i, table8(values, rec + (t8 + i) * row + first // 8 * 3))
-            transpose8(square, 32, out + first * STEP, STEP)
-            scale = load_f(square + 256)
+                store_f(square + 32 * i, table8(values, codes + i * row))
+            transpose8(square, 32, out, STEP)
+            scale = load_f(square + 256 + 32 * half)
             for i in range(8):
-                p = out + (first + i) * STEP
-                store_f(p, mul_f(load_f(p), scale))
+                store_f(out + i * STEP, mul_f(load_f(out + i * STEP), scale))
 
 
 @kernel()
 def lift_v(rec: int, geom: Any, table: int, t: int, n: int, first: int, panel: int, square: int) -> None:
-    """Dims first..first+15 of tokens t..t+n-1 to a V panel (rounded up to 8 tokens). `square`: 512 bytes of scratch."""
+    """Dims first..first+15 of tokens t..t+n-1 to a V panel (rounded up to 16). `square`: 1024 bytes of scratch."""
     if geom[FAMILY] != LLOYD_:
-        for i in range(0, n, 8):
-            _dims_major(rec, geom, t + i, first, first + 16, square, 32)
-            transpose8(square, 32, panel + i * STEP, STEP)
-            transpose8(square + 256, 32, panel + i * STEP + 32, STEP)
+        for i in range(0, n, 16):
+            _columns(rec, geom, t + i, first, first + 16, square)
+            for half in range(2):
+                rows = panel + (i + 8 * half) * STEP
+                transpose8(square + 32 * half, STEP, rows, STEP)
+                transpose8(square + 32 * half + 8 * STEP, STEP, rows + 32, STEP)
         return
     _scales(rec, geom, t, n, first, square)
     values, row = load_f(table), geom[STORED] // 8 * 3
