@@ -26,7 +26,8 @@ from polykv.errors import CapacityError, ConfigError, PolyKVError, PromptError
 from polykv.model.runner import Logits, Runner
 from polykv.types import Activations
 
-KV = ("f32", "q8_0/turbo3")
+# With a quantized cache, ref's rounding of sums may flip a code between two runs; only cpu promises equal bits there.
+STORED = (("ref", "f32"), ("cpu", "f32"), ("cpu", "q8_0/turbo3"))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -44,10 +45,9 @@ def test_golden_logits_and_greedy_continuation(name: str, weights: str, backend:
     assert tokens == golden["greedy" + suffix].tolist()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("kv", KV)
+@pytest.mark.parametrize(("backend", "kv"), STORED)
 @pytest.mark.parametrize("name", ("llama", "gemma3"))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(cuts=st.sets(st.integers(1, 149), max_size=6))
 def test_prefill_in_any_split_is_one_shot(name: str, kv: str, backend: str, cuts: set[int]) -> None:
     runner, ids = tiny_runner(name, backend, kv), random_ids(150)
@@ -58,34 +58,34 @@ def test_prefill_in_any_split_is_one_shot(name: str, kv: str, backend: str, cuts
     assert_same(backend, np.concatenate(parts), one_shot(tiny_runner(name, backend, kv), ids))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("backend", "kv"), STORED)
 @pytest.mark.parametrize("name", ("llama", "gemma3"))
-def test_the_company_in_a_batch_changes_nothing(name: str, backend: str) -> None:
-    runner = tiny_runner(name, backend, "q8_0/turbo3")
+def test_the_company_in_a_batch_changes_nothing(name: str, backend: str, kv: str) -> None:
+    runner = tiny_runner(name, backend, kv)
     prompts = [random_ids(n, seed=n) for n in (1, 63, 130)]
     alone = [one_shot(runner, p)[-1] for p in prompts]
     together = runner.step([(Sequence(runner.pool), p) for p in prompts], Logits.LAST)
     assert_same(backend, together, np.stack(alone))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("backend", "kv"), STORED)
 @pytest.mark.parametrize("n", (1, 63, 64, 65, 127, 128, 129, 200))
 @pytest.mark.parametrize("name", ("llama", "gemma3"))
-def test_a_prefix_hit_gives_the_logits_of_a_miss(name: str, n: int, backend: str) -> None:
-    runner, ids = tiny_runner(name, backend, "q8_0/turbo3"), random_ids(200)
+def test_a_prefix_hit_gives_the_logits_of_a_miss(name: str, n: int, backend: str, kv: str) -> None:
+    runner, ids = tiny_runner(name, backend, kv), random_ids(200)
     miss = one_shot(runner, ids[:n])[-1:]
     hit, reused = Sequence.attach(runner.pool, ids[:n])
     assert reused == (n - 1) // 64 * 64
     assert_same(backend, runner.step([(hit, ids[reused:n])]), miss)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("backend", "kv"), STORED)
 @pytest.mark.parametrize("prefix", (64, 100))
 @pytest.mark.parametrize("name", ("llama", "gemma3"))
-def test_forks_share_blocks_and_equal_separate_runs(name: str, prefix: int, backend: str) -> None:
-    runner, document = tiny_runner(name, backend, "q8_0/turbo3"), random_ids(prefix)
+def test_forks_share_blocks_and_equal_separate_runs(name: str, prefix: int, backend: str, kv: str) -> None:
+    runner, document = tiny_runner(name, backend, kv), random_ids(prefix)
     suffixes = [random_ids(n, seed=n) for n in (3, 40, 70)]
-    control = tiny_runner(name, backend, "q8_0/turbo3")
+    control = tiny_runner(name, backend, kv)
     want = np.concatenate([one_shot(control, document + s)[-1:] for s in suffixes])
 
     parent = Sequence(runner.pool)
@@ -102,17 +102,17 @@ def test_forks_share_blocks_and_equal_separate_runs(name: str, prefix: int, back
     assert_same(backend, again, want[1:2])
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_trim_then_continue_equals_a_fresh_run(backend: str) -> None:
+@pytest.mark.parametrize(("backend", "kv"), STORED)
+def test_trim_then_continue_equals_a_fresh_run(backend: str, kv: str) -> None:
     for name in ("llama", "gemma3"):
-        runner, ids = tiny_runner(name, backend, "q8_0/turbo3"), random_ids(150)
+        runner, ids = tiny_runner(name, backend, kv), random_ids(150)
         sequence = Sequence(runner.pool)
         runner.step([(sequence, ids)])
         for length in (140, 129, 128, 127, 10):
             sequence.trim(length)
             other = random_ids(20, seed=length)
             got = runner.step([(sequence, other)])
-            want = one_shot(tiny_runner(name, backend, "q8_0/turbo3"), ids[:length] + other)[-1:]
+            want = one_shot(tiny_runner(name, backend, kv), ids[:length] + other)[-1:]
             assert_same(backend, got, want)
             sequence.trim(length)
 
