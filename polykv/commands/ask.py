@@ -6,7 +6,6 @@ import json
 import sys
 import textwrap
 import time
-from contextlib import ExitStack
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,39 +51,29 @@ def command(document: str | None, questions: tuple[str, ...], **values: Any) -> 
 
     compiling = Compiling(values["backend"])
     llm = open_model(values, out, compiling)
-    with ExitStack() as stack:
-        began = time.perf_counter()
-        pool = stack.enter_context(_pool(llm, text, values, out, compiling))
+    began = time.perf_counter()
+    with _pool(llm, text, values, out, compiling) as pool:
         prefill_s = time.perf_counter() - began - compiling.seconds
         if values["save"]:
             pool.save(values["save"])
-        before = (llm.engine.counters.decode_rows, llm.engine.counters.decode_s, compiling.seconds)
-        with out.status(f"{len(asked)} agents are answering"), compiling:
-            answers = pool.ask(asked, **sampling(values, DEFAULT_ANSWER))
+        answers, timing = _answer(llm, pool, asked, values, out, compiling)
         check_notes(llm, values["strict"], out)
         memory = pool.memory()
-        counters = llm.engine.counters
-        decode_s = counters.decode_s - before[1] - (compiling.seconds - before[2])
-        timing = {
-            "prefill_s": prefill_s,
-            "prefill_tok_s": 0.0 if values["pool_file"] else memory.prefix_tokens / max(prefill_s, 1e-9),
-            "decode_s": decode_s,
-            "decode_tok_s": (counters.decode_rows - before[0]) / max(decode_s, 1e-9),
-            "compile_s": compiling.seconds,
+    read_tok_s = 0.0 if values["pool_file"] else memory.prefix_tokens / max(prefill_s, 1e-9)
+    timing |= {"prefill_s": prefill_s, "prefill_tok_s": read_tok_s, "compile_s": compiling.seconds}
+    _show(out, asked, answers)
+    _cost(out, memory, answers, timing, loaded=bool(values["pool_file"]))
+    report = show_report(llm, values, out)
+    out.json(
+        {
+            "answers": [a.text.strip() for a in answers],
+            "pool": memory.as_dict(),
+            "timing": timing,
+            "ops": dict(llm.ops.source),
+            "generations": [_generation(q, a) for q, a in zip(asked, answers, strict=True)],
+            **report,
         }
-        _show(out, asked, answers)
-        _cost(out, memory, answers, timing, loaded=bool(values["pool_file"]))
-        report = show_report(llm, values, out)
-        out.json(
-            {
-                "answers": [a.text.strip() for a in answers],
-                "pool": memory.as_dict(),
-                "timing": timing,
-                "ops": dict(llm.ops.source),
-                "generations": [_generation(q, a) for q, a in zip(asked, answers, strict=True)],
-                **report,
-            }
-        )
+    )
 
 
 def read_document(name: str | None) -> str:
@@ -122,6 +111,22 @@ def _pool(llm: LLM, text: str, values: dict[str, Any], out: Output, compiling: C
                 system=values["system"],
                 on_prefill=lambda done, total: update(done, total, "reading the document"),
             )
+
+
+def _answer(
+    llm: LLM, pool: SharedKVPool, asked: list[str], values: dict[str, Any], out: Output, compiling: Compiling
+) -> tuple[list[Generation], dict[str, float]]:
+    """Answers of all agents, and how fast they came."""
+    if compiling.kernels or values["pool_file"]:
+        # Perhaps the first run on this machine: let kernels be compiled before time is taken.
+        with compiling:
+            pool.ask(asked, **sampling(values, DEFAULT_ANSWER) | {"max_tokens": 2})
+    counters = llm.engine.counters
+    rows, seconds = counters.decode_rows, counters.decode_s
+    with out.status(f"{len(asked)} agents are answering"), compiling:
+        answers = pool.ask(asked, **sampling(values, DEFAULT_ANSWER))
+    rows, seconds = counters.decode_rows - rows, counters.decode_s - seconds
+    return answers, {"decode_s": seconds, "decode_tok_s": rows / seconds if seconds else 0.0}
 
 
 def _show(out: Output, questions: list[str], answers: list[Generation]) -> None:
