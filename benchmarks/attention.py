@@ -1,0 +1,121 @@
+"""Attention of the cpu backend on stored codes, against our own f16/f16 and against NumPy float32, in one run.
+
+    python benchmarks/attention.py [--threads N] [--shapes smollm2,gemma3] [--depths 0,1000,8000] [--seconds 0.2]
+
+Per shape (one layer), K/V pair and depth: milliseconds for one decode row, for 8 agents that share the cells, and 512
+rows of prefill in 10^9 multiply-adds per second; ratios to f16/f16 and to NumPy (float32 keys and values in memory, one
+matrix product per kv head each way). The last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from polykv.cache.codecs import codec
+from polykv.fast.cpu import attend, kv_alloc, kv_append, team
+from polykv.types import F32, LayerKV, Segment, Segments, Slots
+
+# heads, kv heads, head_dim
+SHAPES = {"smollm2": (9, 3, 64), "gemma3": (4, 1, 256), "llama8b": (32, 8, 128)}
+PAIRS = ("f16/f16", "q8_0/turbo3", "q8_0/q8_0", "q4_0/q4_0", "turbo3/turbo3")
+BLOCK, AGENTS, PREFILL = 64, 8, 512
+
+
+def store(pair: str, k: F32, v: F32) -> LayerKV:
+    """Keys and values [T, G, D] in fresh arenas, blocks in order."""
+    t = np.arange(len(k), dtype=np.int32)
+    names = pair.split("/")
+    arenas = [kv_alloc(codec(n), -(-len(k) // BLOCK), k.shape[1], k.shape[2], BLOCK) for n in names]
+    for arena, x in zip(arenas, (k, v), strict=True):
+        kv_append(arena, x, Slots(t // BLOCK, t % BLOCK))
+    return LayerKV(*arenas)
+
+
+def segments(tokens: int, positions: range | list[int]) -> Segments:
+    """All rows see one sequence of so many tokens."""
+    rows = np.arange(len(positions), dtype=np.int32)
+    blocks = np.arange(-(-tokens // BLOCK), dtype=np.int32)
+    return Segments.of([Segment(blocks, 0, tokens, rows)], np.array(positions, np.int32))
+
+
+def dense(q: F32, k: F32, v: F32, scale: float) -> F32:
+    """NumPy attention of q [R, H, D] over all of k, v [G, T, D]."""
+    n_kv, _, dim = k.shape
+    groups = np.ascontiguousarray(q.transpose(1, 0, 2)).reshape(n_kv, -1, dim)
+    s = groups @ k.transpose(0, 2, 1) * np.float32(scale)
+    s = np.exp(s - s.max(-1, keepdims=True))
+    out: F32 = (s / s.sum(-1, keepdims=True)) @ v
+    return out
+
+
+def seconds(run: Callable[[], object], budget: float) -> float:
+    """The fastest of repeated runs that together take `budget` seconds (at least three)."""
+    run()
+    best, spent, n = float("inf"), 0.0, 0
+    while spent < budget or n < 3:
+        start = time.perf_counter()
+        run()
+        took = time.perf_counter() - start
+        best, spent, n = min(best, took), spent + took, n + 1
+    return best
+
+
+def measure(shape: tuple[int, int, int], depth: int, budget: float) -> dict[str, dict[str, float]]:
+    """All pairs at one depth: milliseconds and ratios."""
+    heads, n_kv, dim = shape
+    rng, total = np.random.default_rng(0), depth + PREFILL
+    q = rng.standard_normal((PREFILL, heads, dim), np.float32)
+    k, v = rng.standard_normal((2, total, n_kv, dim), np.float32)
+    kt, vt = (np.ascontiguousarray(x[: depth + 1].transpose(1, 0, 2)) for x in (k, v))
+    scale = dim**-0.5
+    numpy_ms = 1e3 * seconds(lambda: dense(q[:1], kt, vt, scale), budget)
+    one = segments(depth + 1, [depth])
+    many = segments(depth + 1, [depth] * AGENTS)
+    chunk = segments(total, range(depth, total))
+    macs = 2 * heads * dim * PREFILL * (depth + PREFILL / 2)
+    found: dict[str, dict[str, float]] = {}
+    for pair in PAIRS:
+        kv = store(pair, k, v)
+        row_ms = 1e3 * seconds(lambda kv=kv: attend(q[:1], one, kv, scale=scale), budget)
+        agents_ms = 1e3 * seconds(lambda kv=kv: attend(q[:AGENTS], many, kv, scale=scale), budget)
+        prefill = seconds(lambda kv=kv: attend(q, chunk, kv, scale=scale), budget)
+        control = found.get("f16/f16", {"row_ms": row_ms})["row_ms"]
+        found[pair] = {
+            "row_ms": round(row_ms, 4),
+            "speed_vs_f16": round(control / row_ms, 3),
+            "speed_vs_numpy": round(numpy_ms / row_ms, 3),
+            "agents8_ms": round(agents_ms, 4),
+            "agents8_vs_one": round(agents_ms / row_ms, 2),
+            "prefill512_gmac_s": round(macs / prefill / 1e9, 1),
+            "bytes_per_token": kv.k.block_nbytes / BLOCK + kv.v.block_nbytes / BLOCK,
+        }
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=team.threads())
+    parser.add_argument("--shapes", default="smollm2,gemma3")
+    parser.add_argument("--depths", default="0,1000,8000")
+    parser.add_argument("--seconds", type=float, default=0.2)
+    args = parser.parse_args()
+    team.set_threads(args.threads)
+    report: dict[str, object] = {"threads": args.threads}
+    for name in args.shapes.split(","):
+        for depth in map(int, args.depths.split(",")):
+            found = measure(SHAPES[name], depth, args.seconds)
+            report[f"{name}/{depth}"] = found
+            print(f"\n{name}, depth {depth}")
+            print(f"{'K/V':16}" + "".join(f"{column:>18}" for column in next(iter(found.values()))))
+            for pair, row in found.items():
+                print(f"{pair:16}" + "".join(f"{value:18g}" for value in row.values()), flush=True)
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()
