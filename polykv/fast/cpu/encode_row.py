@@ -13,7 +13,7 @@ import numpy as np
 from polykv.fast.cpu._jit import kernel
 from polykv.fast.cpu.fwht import hadamard, rotate
 from polykv.fast.cpu.kv_layout import CENTROIDS, DIM, FAMILY, GROUP, SIGNS1, SIGNS2, STORED, THRESHOLDS
-from polykv.fast.cpu.lift_bits import bits_f16, bits_f32, f16_bits, f32_bits
+from polykv.fast.cpu.simd_math import half_f, half_i
 
 F32_, F16_, Q8_0_, Q4_0_, LLOYD_ = 0, 1, 2, 3, 4
 # The largest finite float16: a scale beyond it would decode to infinity.
@@ -98,11 +98,10 @@ def encode_row(x: Any, geom: Any, table: Any, y: Any, codes: Any, scales: Any) -
     y[:dim] = x
     y[dim:stored] = ZERO
     if family == F32_:
-        for j in range(stored):
-            codes[j] = f32_bits(y[j])
+        codes[:] = y.view(np.uint32)
     elif family == F16_:
         for j in range(stored):
-            codes[j] = np.uint32(f16_bits(min(max(y[j], -F16_MAX), F16_MAX)))
+            codes[j] = np.uint32(half_i(min(max(y[j], -F16_MAX), F16_MAX)))
     else:
         for i in range(stored // group):
             if family == Q8_0_:
@@ -111,7 +110,7 @@ def encode_row(x: Any, geom: Any, table: Any, y: Any, codes: Any, scales: Any) -
                 d = _q4_group(y, i * group, group, codes)
             else:
                 d = _lloyd_group(y, i * group, group, table, codes)
-            scales[i] = f16_bits(d)
+            scales[i] = np.uint16(half_i(d))
 
 
 @kernel()
@@ -119,14 +118,13 @@ def decode_row(codes: Any, scales: Any, geom: Any, table: Any, y: Any) -> None:
     """True-space values y [D'] of codes and scales; the first D are the head vector."""
     family, stored, group = geom[FAMILY], geom[STORED], geom[GROUP]
     if family == F32_:
-        for j in range(stored):
-            y[j] = bits_f32(codes[j])
+        y[:] = codes.view(np.float32)
     elif family == F16_:
         for j in range(stored):
-            y[j] = bits_f16(np.uint16(codes[j]))
+            y[j] = half_f(np.int32(codes[j]))
     else:
         for i in range(stored // group):
-            d = bits_f16(scales[i])
+            d = half_f(np.int32(scales[i]))
             for j in range(i * group, (i + 1) * group):
                 if family == Q8_0_:
                     y[j] = np.float32(np.int8(codes[j])) * d

@@ -1,10 +1,12 @@
 """Choosing tokens (twin of `polykv.ref.sampling`) without sorting the vocabulary.
 
-The candidates that decide a draw are few, so the largest logits are taken out in growing numbers by partition until
-they suffice; only those are sorted. Ties are ordered by id in every step, as a stable full sort would.
+The candidates that decide a draw are few and lie near the largest logit, so those within a growing distance of it are
+taken out until they suffice; only those are sorted. Ties are ordered by id, as a stable full sort would.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +16,8 @@ from polykv.types import F32, I32
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 
-FIRST = 256
+# Distances from the largest logit: e^-8 of its probability, and so on.
+REACH = (8.0, 16.0, 32.0, np.inf)
 
 
 def penalize(logits: F32, recent: list[I32], penalty: F32, *, out: F32 | None = None) -> F32:
@@ -45,33 +48,32 @@ def sample(logits: F32, temperature: F32, top_k: I32, top_p: F32, min_p: F32, u:
     return tokens
 
 
-def _largest(row: F32, n: int) -> I64:
-    """Ids of the n largest logits, by descending logit, then ascending id."""
-    if n >= row.size:
-        return np.argsort(-row, kind="stable")
-    ids = np.flatnonzero(row >= np.partition(row, row.size - n)[row.size - n])
-    return ids[np.argsort(-row[ids], kind="stable")][:n]
+def _nearest(row: F32, enough: Callable[[I64], bool]) -> I64:
+    """Ids of the largest logits by descending logit, then ascending id; as many as `enough` wants, or all."""
+    top = row.max()
+    for reach in REACH:
+        ids = np.flatnonzero(row >= top - np.float32(reach))
+        if ids.size == row.size or enough(ids):
+            break
+    return ids[np.argsort(-row[ids], kind="stable")]
 
 
 def _candidates(row: F32, top_k: int, top_p: float, min_p: float) -> I64 | None:
     """Sorted ids that the filters leave; None when no filter is on."""
     if top_k <= 0 and top_p >= 1 and min_p <= 0:
         return None
-    limit = min(top_k, row.size) if top_k > 0 else row.size
-    kept = _largest(row, limit) if top_k > 0 else None
-    e = _exp(row if kept is None else row[kept], float(row.max()), 1.0)
-    total = float(e.sum())
-    n = limit if kept is not None else FIRST
-    while True:
-        ids = kept if kept is not None else _largest(row, n)
-        p = (e if kept is not None else e[ids]) / total
-        cumulated = np.cumsum(p)
-        # Sorted by descending probability, so enough are there once both filters cut among them.
-        if n >= limit or (top_p < 1 and cumulated[-1] >= top_p) or p[-1] < min_p * p[0]:
-            break
-        n *= 8
+    if top_k > 0:
+        ids = _nearest(row, lambda found: found.size >= top_k)[:top_k]
+        p = _exp(row[ids], float(row[ids[0]]), 1.0)
+        p /= p.sum()
+    else:
+        e = _exp(row, float(row.max()), 1.0)
+        total = float(e.sum())
+        # min_p alone needs every logit above its bound; the largest has e = 1.
+        ids = _nearest(row, lambda found: e[found].sum() >= top_p * total if top_p < 1 else e[found].min() < min_p)
+        p = e[ids] / total
     if top_p < 1:
-        keep = int(np.searchsorted(cumulated, top_p, side="left")) + 1
+        keep = int(np.searchsorted(np.cumsum(p), top_p, side="left")) + 1
         ids, p = ids[:keep], p[:keep]
     return ids[p >= min_p * p[0]] if min_p > 0 else ids
 
@@ -85,15 +87,13 @@ def _exp(logits: F32, top: float, temperature: float) -> F64:
 
 def _draw(row: F32, ids: I64 | None, temperature: float, u: float) -> int:
     """The first candidate whose cumulated probability exceeds u."""
-    if ids is not None:
-        e = _exp(row[ids], float(row[ids[0]]), temperature)
-        at = int(np.searchsorted(np.cumsum(e / e.sum()), u, side="right"))
-        return int(ids[min(at, len(ids) - 1)])
-    e = _exp(row, float(row.max()), temperature)
-    total, n = float(e.sum()), FIRST
-    while True:
-        ids = _largest(row, n)
+    if ids is None:
+        e = _exp(row, float(row.max()), temperature)
+        total = float(e.sum())
+        ids = _nearest(row, lambda found: e[found].sum() > u * total)
         cumulated = np.cumsum(e[ids] / total)
-        if cumulated[-1] > u or n >= row.size:
-            return int(ids[min(int(np.searchsorted(cumulated, u, side="right")), len(ids) - 1)])
-        n *= 8
+    else:
+        e = _exp(row[ids], float(row[ids[0]]), temperature)
+        cumulated = np.cumsum(e / e.sum())
+    # Rounding may leave the sum just below u.
+    return int(ids[min(int(np.searchsorted(cumulated, u, side="right")), len(ids) - 1)])
