@@ -23,6 +23,7 @@ from protocol import Worker, WorkerError
 from polykv.catalogue import resolve
 
 KV = "q8_0/turbo3"
+BUSY = 0.5
 CONTEXT = {"smollm2": 8192, "gemma3": 9216}
 
 
@@ -36,8 +37,20 @@ def main() -> None:
     parser.add_argument("--peer-python", default=sys.executable, help="a Python that has llama-cpp-python")
     parser.add_argument("--peer-kv", default="f16", help="K/V types of the peer, separated by commas")
     args = parser.parse_args()
+    load = os.getloadavg()[0]
+    if load > BUSY:
+        print(
+            f"note: load average {load:.1f}, other work is running: take these numbers for a test of the benchmark only"
+        )
     peer = find_peer(args.peer_python)
-    result: dict[str, Any] = {"threads": args.threads, "depth": args.depth, "kv": KV, "peer": peer, "models": {}}
+    result: dict[str, Any] = {
+        "threads": args.threads,
+        "load_average": load,
+        "depth": args.depth,
+        "kv": KV,
+        "peer": peer,
+        "models": {},
+    }
     for name in args.models.split(","):
         result["models"][name] = run_model(name, args, peer is not None)
     print(json.dumps(result))
@@ -147,7 +160,7 @@ def show(name: str, table: dict[str, dict[str, float]]) -> None:
     print(f"\n{name}")
     for what, values in table.items():
         cells = "  ".join(f"{side}: {value:,.2f}" for side, value in values.items())
-        print(f"  {what:44} {cells}{ratio(values)}")
+        print(f"  {what:44} {cells}{ratio(values)}{'' if what.endswith('tok/s') else ' (less is better)'}")
 
 
 def ratio(values: dict[str, float]) -> str:
