@@ -23,6 +23,8 @@ class Agent:
         self._prefix_n = len(self._tokens)
         self._turns: list[int] = []
         self._active: Request | None = None
+        # Kept alive by this agent.
+        self.owner: object = None
 
     @property
     def sequence(self) -> Sequence:
@@ -148,6 +150,7 @@ class Agent:
         self._idle()
         twin = Agent(self._engine, self._prompts, self.sequence.fork(), self._document, self._system)
         twin._tokens, twin._turns, twin._prefix_n = self.tokens, self.turns, self._prefix_n
+        twin.owner = self.owner
         return twin
 
     def free(self) -> None:

@@ -72,6 +72,8 @@ class SharedKVPool:
     def fork(self) -> Agent:
         """A new agent that has read the document. It holds memory until its `free`, or until the pool is closed."""
         agent = self._new_agent()
+        # The document stays while anybody reads it, even if the caller keeps only the agent.
+        agent.owner = self
         self._forks.append(weakref.ref(agent))
         return agent
 

@@ -6,6 +6,7 @@ import signal
 import threading
 from functools import cache
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,7 +17,8 @@ from polykv.cache.sequence import Sequence
 from polykv.engine import Engine
 from polykv.engine_options import make_request
 from polykv.engine_request import Finish, Generation, Request
-from polykv.errors import CapacityError, ConfigError, PromptError
+from polykv.errors import CapacityError, ConfigError, PolyKVError, PromptError
+from polykv.sampling import SamplingParams, choose, uniform
 from polykv.text.tokenizer import Tokenizer
 
 
@@ -264,3 +266,57 @@ def test_bad_options_are_named(options: dict) -> None:
 def test_an_empty_prompt_is_refused() -> None:
     with pytest.raises(PromptError, match="at least one"):
         make_request([])
+
+
+@pytest.mark.parametrize("name", ("llama", "gemma3"))
+def test_the_same_prompt_again_and_again_among_others(name: str) -> None:
+    # A small pool, so blocks of ended sequences are recycled between the repetitions.
+    engine = tiny_engine(name, max_tokens=448)
+    want = alone(name, 200).tokens
+    for i in range(6):
+        other = engine.stream(request(100 + i, 30))
+        next(other)
+        assert engine.run([request(200)])[0].tokens == want
+        assert "".join(other) != ""
+    assert sum(m.counters["evicted"] for m in engine.pool.managers) > 0
+
+
+def test_logits_that_are_not_finite_never_become_a_token(monkeypatch) -> None:
+    engine = tiny_engine("llama")
+    ops = engine.runner.transformer.ops
+    head, calls = ops.head, []
+
+    def broken(*args, **kwargs):
+        calls.append(1)
+        logits = head(*args, **kwargs)
+        if len(calls) == 3:
+            logits[0, 5] = np.nan
+        return logits
+
+    monkeypatch.setattr(ops, "head", broken)
+    r = request(20, 10)
+    with pytest.raises(PolyKVError, match="not finite"):
+        engine.run([r])
+    assert r.result().tokens == alone("llama", 20, 10).tokens[:2]
+    assert used(engine) == 0
+    assert engine.run([request(20, 10)])[0].tokens == alone("llama", 20, 10).tokens
+
+
+def test_the_repetition_penalty_sees_its_window_only() -> None:
+    ops = operations.load("cpu")
+    logits = np.array([[3.0, 2.0, 1.0, -1.0]] * 4, np.float32)
+    params = [
+        SamplingParams(repetition_penalty=p, penalty_window=w) for p, w in ((2.0, 2), (2.0, 1), (1.0, 9), (4.0, 9))
+    ]
+    histories = [[1, 0, 0, 3], [1, 0, 0, 3], [0, 0], [0, 1, 2, 2]]
+    assert choose(ops, logits, params, histories, [0] * 4) == [1, 0, 0, 0]
+    assert logits[0].tolist() == [3.0, 2.0, 1.0, -1.0]
+
+
+def test_the_random_number_of_a_token() -> None:
+    draws = np.array([[uniform(seed, i) for i in range(200)] for seed in range(20)])
+    assert ((draws >= 0) & (draws < 1)).all()
+    assert len(np.unique(draws)) == draws.size
+    assert draws.mean() == pytest.approx(0.5, abs=0.02)
+    assert np.abs(np.corrcoef(draws)[np.triu_indices(20, 1)]).max() < 0.35
+    assert uniform(2**64 - 1, 10**9) != uniform(2**64 - 1, 10**9 + 1)

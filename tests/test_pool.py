@@ -16,7 +16,7 @@ from tiny_llm import DOCUMENT, QUESTIONS, tiny_llm
 from polykv.cache.persist import save_sequences
 from polykv.cache.sequence import Sequence
 from polykv.engine_request import Finish
-from polykv.errors import ConfigError, FormatError, MismatchError, PromptError
+from polykv.errors import CapacityError, ConfigError, FormatError, MismatchError, PromptError
 from polykv.llm import LLM
 from polykv.shared_pool import SharedKVPool
 
@@ -291,3 +291,21 @@ def test_interrupting_ask_keeps_the_document(monkeypatch) -> None:
     monkeypatch.undo()
     assert llm.cache.used_nbytes == used
     assert pool.ask(QUESTIONS, **OPTIONS)[1].tokens == want
+
+
+def test_a_turn_can_be_taken_back_when_the_window_is_gone(monkeypatch) -> None:
+    llm = tiny_llm("gemma3")
+    agent = llm.pool(DOCUMENT).fork()
+    first = agent.ask(QUESTIONS[0], **OPTIONS)
+    want = agent.ask(QUESTIONS[1], **OPTIONS).tokens
+
+    def gone(self: Sequence, length: int) -> None:
+        raise CapacityError("cells are gone")
+
+    monkeypatch.setattr(Sequence, "trim", gone)
+    agent.trim(agent.turns[-1])
+    monkeypatch.undo()
+    again = agent.ask(QUESTIONS[1], **OPTIONS)
+    assert again.tokens == want
+    # Whole blocks were found again in the prefix cache, the rest was computed.
+    assert again.stats.cache_n == (first.stats.prompt_n + 9) // 64 * 64
