@@ -2,55 +2,95 @@
 
 from __future__ import annotations
 
-from typing import Any
+import subprocess
+import sys
+import time
 
 import numba
 import numpy as np
 
 from polykv.fast.cpu import team
+from polykv.fast.cpu.entry import entry
+from polykv.fast.cpu.linear import address
+from polykv.fast.cpu.simd import get_i64, put_i64
 from polykv.fast.cpu.team import claim, finish_and_claim, wait
+
+PHASES, CHUNKS = 6, 10
 
 
 @numba.njit(nogil=True)
-def body(worker: int, desk: int, phases: int, chunks: int, log: Any, done: Any) -> None:
-    """Each phase doubles what the one before left, so a phase that starts early gives a wrong sum."""
-    for p in range(phases):
+def body(job: int, desk: int, worker: int, workers: int) -> None:
+    """Chunks of phase p hold the sum of all chunks of phase p - 1, so a phase that starts early gives a wrong sum.
+
+    job: int64 [PHASES, CHUNKS], then the number of chunks that each worker did.
+    """
+    for p in range(PHASES):
         chunk = claim(desk, p)
-        while chunk < chunks:
-            total = 1
+        while chunk < CHUNKS:
+            total = 1 if p == 0 else 0
             if p > 0:
-                total = 0
-                for c in range(chunks):
-                    total += log[p - 1, c]
-            log[p, chunk] = total
-            done[worker] += 1
+                for c in range(CHUNKS):
+                    total += get_i64(job + 8 * (CHUNKS * (p - 1) + c))
+            put_i64(job + 8 * (CHUNKS * p + chunk), total)
+            mine = job + 8 * (CHUNKS * PHASES + worker)
+            put_i64(mine, get_i64(mine) + 1)
             chunk = finish_and_claim(desk, p)
-        wait(desk, p, chunks)
+        wait(desk, p, CHUNKS)
 
 
-@numba.njit(parallel=True, nogil=True)
-def region(workers: int, desk: int, phases: int, chunks: int, log: Any, done: Any) -> None:
-    for worker in numba.prange(workers):
-        body(worker, desk, phases, chunks, log, done)
+WANT = [[CHUNKS**p] * CHUNKS for p in range(PHASES)]
 
 
 def test_phases_are_ordered() -> None:
-    for _ in range(200):
-        log, done = np.zeros((6, 10), np.int64), np.zeros(team.threads(), np.int64)
+    for pause in [0.0] * 200 + [0.001, 0.01]:
+        # After a pause the workers are asleep and come late, or not at all.
+        time.sleep(pause)
+        log = np.zeros(PHASES * CHUNKS + team.threads(), np.int64)
         with team.enter() as t:
-            region(t.workers, t.desk, 6, 10, log, done)
-        assert log.tolist() == [[10**p] * 10 for p in range(6)]
-        assert done.sum() == 60
+            t.run(entry(body, 4), address(log))
+        assert log[: PHASES * CHUNKS].reshape(PHASES, CHUNKS).tolist() == WANT
+        assert log[PHASES * CHUNKS :].sum() == PHASES * CHUNKS
+
+
+def test_fewer_workers() -> None:
+    """Hired workers beyond the number asked for stay away."""
+    most = team.threads()
+    try:
+        for n in (most, 1, most):
+            team.set_threads(n)
+            log = np.zeros(PHASES * CHUNKS + most, np.int64)
+            with team.enter() as t:
+                t.run(entry(body, 4), address(log))
+            assert log[PHASES * CHUNKS :][n:].sum() == 0
+    finally:
+        team.set_threads(most)
 
 
 def test_workers_one_after_another_do_not_wait_for_each_other() -> None:
-    """A runtime that starts the second worker when the first has returned must not hang."""
-    log, done = np.zeros((3, 4), np.int64), np.zeros(5, np.int64)
-    with team.enter() as t:
-        for worker in range(5):
-            body(worker, t.desk, 3, 4, log, done)
-    assert done.tolist() == [12, 0, 0, 0, 0]
-    assert log.tolist() == [[4**p] * 4 for p in range(3)]
+    """When the others come after the first has done everything, they find nothing left, and nobody hangs."""
+    log, desk = np.zeros(PHASES * CHUNKS + 5, np.int64), np.zeros(2 * team.LINE * team.PHASES // 8, np.int64)
+    for worker in range(5):
+        body(address(log), address(desk), worker, 5)
+    assert log[PHASES * CHUNKS :].tolist() == [PHASES * CHUNKS, 0, 0, 0, 0]
+    assert log[: PHASES * CHUNKS].reshape(PHASES, CHUNKS).tolist() == WANT
+
+
+def test_a_forked_child_hires_its_own_workers() -> None:
+    """Threads do not survive a fork; a pool of them that hung there would hang multiprocessing and servers."""
+    code = """
+import os, numpy as np
+from polykv.fast.cpu import linear
+from polykv.types import Activations, QuantTensor, WeightType
+w = QuantTensor(WeightType.F32, np.ones((64, 32), np.float32).view(np.uint8), 32)
+x = np.ones((3, 32), np.float32)
+linear(x, w, activations=Activations.F32)
+child = os.fork()
+ok = bool((linear(x, w, activations=Activations.F32) == 32).all())
+if child == 0:
+    os._exit(0 if ok else 1)
+assert ok and os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+    subprocess.run([sys.executable, "-W", "ignore::DeprecationWarning", "-c", code], check=True, timeout=120)
 
 
 def test_memory_is_kept_and_grows() -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import prange
 
 from polykv.fast.cpu._jit import kernel
 from polykv.fast.cpu.attend_chunk import CHUNK, fold_chunk, prepare_queries, rows_of_tile
@@ -43,7 +42,7 @@ from polykv.fast.cpu.attend_job import (
 from polykv.fast.cpu.attend_softmax import NONE, merge_row
 from polykv.fast.cpu.attend_views import floats, ints, longs
 from polykv.fast.cpu.encode_row import LLOYD_
-from polykv.fast.cpu.entry import entry, invoke
+from polykv.fast.cpu.entry import entry
 from polykv.fast.cpu.fwht import rotate
 from polykv.fast.cpu.kv import Side, side
 from polykv.fast.cpu.kv_layout import DIM, FAMILY, GROUP, SIGNS1, SIGNS2, STORED
@@ -191,16 +190,10 @@ def _alone(job: int, desk: int, worker: int, workers: int) -> None:
     attend_phases(job, desk, 0, worker)
 
 
-@kernel(parallel=True)
-def region(workers: int, body: int, job: int, desk: int) -> None:
-    """Run `body` (job, desk, worker, workers), given by address, in every worker."""
-    for worker in prange(workers):
-        invoke(body, (job, desk, worker, workers))
-
-
 def segment_arrays(s: Segments) -> tuple[I32, ...]:
     """The fields of Segments as kernels take them."""
-    return (s.blocks, s.block_ptr, s.start, s.length, s.rows, s.row_ptr, s.positions)
+    fields = (s.blocks, s.block_ptr, s.start, s.length, s.rows, s.row_ptr, s.positions)
+    return tuple(np.ascontiguousarray(a, np.int32) for a in fields)
 
 
 def partial_states(segments: Segments, heads: int, v: Side) -> F32:
@@ -212,7 +205,7 @@ def partial_states(segments: Segments, heads: int, v: Side) -> F32:
 
 def attention_memory(rows: int, heads: int, k: Side, v: Side) -> int:
     """Bytes of working memory of one worker, a multiple of a cache line."""
-    return -(-work_bytes(min(rows, TILE) * heads // k[0].shape[1], k[1], v[1]) // 64) * 64
+    return int(-(-work_bytes(min(rows, TILE) * heads // k[0].shape[1], k[1], v[1]) // 64) * 64)
 
 
 def attend(
@@ -226,16 +219,18 @@ def attend(
     out: F32 | None = None,
 ) -> tuple[F32, F32]:
     """Softmax attention of q [R, H, D] over the segments' codes: out [R, H, D] in true space, lse [R, H]."""
-    q = np.ascontiguousarray(q)
+    q = np.ascontiguousarray(q, np.float32)
     out = np.empty(q.shape, np.float32) if out is None else out
     lse = np.empty(q.shape[:2], np.float32)
     k, v, scalars = side(kv.k), side(kv.v), np.array([scale, softcap], np.float32)
     partial = partial_states(segments, q.shape[1], v)
     job = np.empty(SIZE, np.int64)
-    fill(job, q, out, lse, partial, segment_arrays(segments), k, v, scalars)
-    size = attention_memory(*q.shape[:2], k, v)
+    # The kernel sees addresses only: these names keep the arrays alive until it is done.
+    seg = segment_arrays(segments)
+    fill(job, q, out, lse, partial, seg, k, v, scalars)
+    size = attention_memory(q.shape[0], q.shape[1], k, v)
     with enter() as team:
         job[WINDOW], job[FOLD], job[WORK_BYTES] = window, entry(fold_unit, 6), size
         job[WORK] = team.memory(team.workers * size)
-        region(team.workers, entry(_alone, 4), address(job), team.desk)
+        team.run(entry(_alone, 4), address(job))
     return out, lse

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from polykv.fast.cpu._jit import kernel
-from polykv.fast.cpu.attend import attend_phases, attention_memory, partial_states, region, segment_arrays
+from polykv.fast.cpu.attend import attend_phases, attention_memory, partial_states, segment_arrays
 from polykv.fast.cpu.attend_fold import fold_unit
 from polykv.fast.cpu.attend_job import (
     FOLD,
@@ -204,13 +204,19 @@ def attention_block(
     activations: Activations,
 ) -> None:
     """Add the attention branch to h [R, E] in place, after writing the rows' K and V to `slots`."""
+    if h.dtype != np.float32 or not h.flags.c_contiguous:
+        raise TypeError("attention_block adds to h in place: it must be C-contiguous float32")
     (n, width), heads, dims = h.shape, w.n_heads, w.head_dim
     ks, vs, prepared = side(kv.k), side(kv.v), _prepared(w, activations)
     partial, lse, m = partial_states(segments, heads, vs), np.empty((n, heads), np.float32), np.empty_like(h)
     q, k, v = (np.empty((n, x, dims), np.float32) for x in (heads, w.n_kv, w.n_kv))
     job = np.empty(SIZE, np.int64)
-    fill(job, q, q, lse, partial, segment_arrays(segments), ks, vs, prepared[2])
-    _fill(job, h, m, k, v, prepared, angles.cos, angles.sin, slots.blocks, slots.offsets)
+    blocks, offsets = (np.ascontiguousarray(a, np.int32) for a in (slots.blocks, slots.offsets))
+    cos, sin = (np.ascontiguousarray(a, np.float32) for a in (angles.cos, angles.sin))
+    # The kernel sees addresses only: these names keep the arrays alive until it is done.
+    segs = segment_arrays(segments)
+    fill(job, q, q, lse, partial, segs, ks, vs, prepared[2])
+    _fill(job, h, m, k, v, prepared, cos, sin, blocks, offsets)
     size = attention_memory(n, heads, ks, vs)
     with enter() as team:
         shared = team.workers * SCRATCH
@@ -218,4 +224,4 @@ def attention_block(
         job[SCRATCHES], job[WORK], job[Q8] = memory, memory + shared, memory + shared + team.workers * size
         job[WORK_BYTES], job[WINDOW], job[INTERLEAVED] = size, w.window, angles.interleaved
         job[FOLD], job[APPEND], job[ATTEND] = entry(fold_unit, 6), entry(append_cell, 6), entry(attend_phases, 4)
-        region(team.workers, entry(block_phases, 4), address(job), team.desk)
+        team.run(entry(block_phases, 4), address(job))

@@ -7,19 +7,19 @@ too small a part of a step to deserve code of its own, and no other row is touch
 from __future__ import annotations
 
 import numpy as np
-from numba import prange
 
 from polykv.fast.cpu._jit import kernel
+from polykv.fast.cpu.entry import entry
 from polykv.fast.cpu.linear import address
 from polykv.fast.cpu.linear_code import code
 from polykv.fast.cpu.linear_float import COLUMN_BYTES, COLUMNS
 from polykv.fast.cpu.linear_product import FLOATS, SCRATCH, expand
-from polykv.fast.cpu.linear_types import packed_bytes
-from polykv.fast.cpu.simd import get_f32, get_i32, put_f32
-from polykv.fast.cpu.team import claim, enter, finish_and_claim
+from polykv.fast.cpu.linear_types import packed_bytes, slot
+from polykv.fast.cpu.simd import get_f32, get_f64, get_i32, put_f32
+from polykv.fast.cpu.team import claim, enter, finish_and_claim, wait
 from polykv.types import F32, I32, Activations, QuantTensor
 
-# Values of a chunk; fewer are not worth a parallel region.
+# Values of a chunk.
 CHUNK = 1 << 14
 
 
@@ -35,23 +35,21 @@ def _rows(code: int, w: int, cols: int, ids: int, first: int, last: int, scale: 
                 put_f32(y + 4 * (column + k), get_f32(floats + COLUMN_BYTES * k) * scale)
 
 
+# The integers of a job; SCALE is a float64.
+CODE, WEIGHTS, COLS, IDS, N, OUT, MEMORY, SCALE = range(8)
+
+
 @kernel()
-def _work(
-    worker: int, desk: int, memory: int, code: int, w: int, cols: int, ids: int, n: int, scale: float, out: int
-) -> None:
-    step = max(1, CHUNK // cols)
+def _body(job: int, desk: int, worker: int, workers: int) -> None:
+    cols, n, ids, out = slot(job, COLS), slot(job, N), slot(job, IDS), slot(job, OUT)
+    step, scale = max(1, CHUNK // cols), np.float32(get_f64(job + 8 * SCALE))
+    scratch = slot(job, MEMORY) + worker * SCRATCH
     chunk = claim(desk, 0)
     while chunk * step < n:
-        _rows(code, w, cols, ids, chunk * step, min(chunk * step + step, n), scale, out, memory + worker * SCRATCH)
+        last = min(chunk * step + step, n)
+        _rows(slot(job, CODE), slot(job, WEIGHTS), cols, ids, chunk * step, last, scale, out, scratch)
         chunk = finish_and_claim(desk, 0)
-
-
-@kernel(parallel=True)
-def _region(
-    workers: int, desk: int, memory: int, code: int, w: int, cols: int, ids: int, n: int, scale: float, out: int
-) -> None:
-    for worker in prange(workers):
-        _work(worker, desk, memory, code, w, cols, ids, n, scale, out)
+    wait(desk, 0, -(-n // step))
 
 
 def scaled_rows(w: QuantTensor, rows: I32, scale: float, out: F32 | None) -> F32:
@@ -65,11 +63,9 @@ def scaled_rows(w: QuantTensor, rows: I32, scale: float, out: F32 | None) -> F32
     with enter() as team:
         memory = team.memory(team.workers * SCRATCH)
         table = code(w.type, Activations.F32)
-        where = (table, address(w.data), w.cols, address(ids))
-        if n * w.cols <= CHUNK:
-            _rows(*where, 0, n, np.float32(scale), address(direct), memory)
-        else:
-            _region(team.workers, team.desk, memory, *where, n, np.float32(scale), address(direct))
+        job = np.array((table, address(w.data), w.cols, address(ids), n, address(direct), memory, 0), np.int64)
+        job.view(np.float64)[SCALE] = scale
+        team.run(entry(_body, 4), address(job))
     if direct is not y:
         y[...] = direct
     return y

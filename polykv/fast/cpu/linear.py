@@ -6,10 +6,10 @@
     linear_q8.py        integer products of such a tile
     linear_float.py     float products of such a tile
     linear_product.py   `product`: a range of weight rows times all activation rows
-    linear_team.py      phases of a parallel region: `quantize_phase`, `product_phase`
+    linear_team.py      phases of a job of the team: `quantize_phase`, `product_phase`
     linear.py           the operation
 
-Kernels that do several products in one parallel region use the phases, or `quantize_row` and `product` directly:
+Kernels that do several products in one job use the phases, or `quantize_row` and `product` directly:
 see `mlp.py`. In Python such an operation passes addresses (`address`) and `linear_code.code(type, activations)`.
 """
 
@@ -18,13 +18,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import prange
 
 from polykv.fast.cpu._jit import kernel
+from polykv.fast.cpu.entry import entry
 from polykv.fast.cpu.linear_code import code
 from polykv.fast.cpu.linear_product import SCRATCH
-from polykv.fast.cpu.linear_team import ALONE, product_phase, quantize_phase, quantize_rows
-from polykv.fast.cpu.linear_types import takes_q8
+from polykv.fast.cpu.linear_team import product_phase, quantize_phase
+from polykv.fast.cpu.linear_types import slot, takes_q8
 from polykv.fast.cpu.simd import addr
 from polykv.fast.cpu.team import enter
 from polykv.types import F32, Activations, QuantTensor
@@ -38,45 +38,19 @@ def address(array: Any) -> Any:
     return addr(array)
 
 
+# The integers of a job.
+CODE, WEIGHTS, ROWS, COLS, X, N, Y, MEMORY = range(8)
+
+
 @kernel()
-def _work(
-    worker: int,
-    workers: int,
-    desk: int,
-    memory: int,
-    code: int,
-    w: int,
-    rows: int,
-    cols: int,
-    x: int,
-    n: int,
-    y: int,
-) -> None:
-    scratch, pitch, q8 = memory + worker * SCRATCH, 4 * cols, memory + workers * SCRATCH
+def _body(job: int, desk: int, worker: int, workers: int) -> None:
+    code, cols, n, x, memory = slot(job, CODE), slot(job, COLS), slot(job, N), slot(job, X), slot(job, MEMORY)
+    scratch, pitch, rows = memory + worker * SCRATCH, 4 * cols, slot(job, ROWS)
     if takes_q8(code):
-        if 4 * cols * n > ALONE:
-            quantize_phase(desk, 0, x, pitch, cols, n, q8)
+        q8 = memory + workers * SCRATCH
+        quantize_phase(desk, 0, x, pitch, cols, n, q8)
         x, pitch = q8, 2 * cols
-    product_phase(desk, 1, workers, code, w, rows, cols, x, pitch, n, y, 4 * rows, scratch)
-
-
-@kernel(parallel=True)
-def _region(
-    workers: int,
-    desk: int,
-    memory: int,
-    code: int,
-    w: int,
-    rows: int,
-    cols: int,
-    x: int,
-    n: int,
-    y: int,
-) -> None:
-    if takes_q8(code) and 4 * cols * n <= ALONE:
-        quantize_rows(x, 4 * cols, cols, 0, n, memory + workers * SCRATCH)
-    for worker in prange(workers):
-        _work(worker, workers, desk, memory, code, w, rows, cols, x, n, y)
+    product_phase(desk, 1, workers, code, slot(job, WEIGHTS), rows, cols, x, pitch, n, slot(job, Y), 4 * rows, scratch)
 
 
 def linear(x: F32, w: QuantTensor, *, activations: Activations, out: F32 | None = None) -> F32:
@@ -91,8 +65,9 @@ def linear(x: F32, w: QuantTensor, *, activations: Activations, out: F32 | None 
     direct = y if y.flags.c_contiguous else np.empty(y.shape, np.float32)
     with enter() as team:
         memory = team.memory(team.workers * SCRATCH + 2 * cols * n)
-        data = (address(w.data), w.rows, cols, address(x), n, address(direct))
-        _region(team.workers, team.desk, memory, code(w.type, activations), *data)
+        kind = code(w.type, activations)
+        job = np.array((kind, address(w.data), w.rows, cols, address(x), n, address(direct), memory), np.int64)
+        team.run(entry(_body, 4), address(job))
     if direct is not y:
         y[...] = direct
     return y

@@ -28,6 +28,7 @@ from polykv.fast.cpu.simd import get_f32, load_f, prefetch, put_f32, splat_f, st
 # Blocks of 32 columns unpacked at a time (12 KB of codes and scales: they stay in the first-level cache), and rows of
 # activations that share them.
 BLOCKS, ROWS = 32, 128
+AHEAD = 3
 NOTHING, LINE = np.float32(0), 64
 # Places in the scratch memory: unpacked codes, sums, unpacked floats.
 SUMS = BLOCKS * PANEL_BLOCK
@@ -80,6 +81,8 @@ def product_q8(
                 _tile_q8(code, w + i * pitch, 0, cols, xr, x_pitch, m, scratch)
                 _store_one(scratch + SUMS, 32, m, yr + 4 * i, y_pitch)
         else:
+            if cols <= 32 * BLOCKS:
+                _prefetch_bytes(w + first * pitch, pitch * min(last - first, 8 * AHEAD))
             for i in range(first, last, 8):
                 # The last tile moves up to be whole; a row's result does not depend on its place in a tile.
                 t = min(i, rows - 8)
@@ -143,10 +146,16 @@ def _tile_q8(code: int, w: int, pitch: int, cols: int, x: int, x_pitch: int, n: 
     for block in range(0, cols // 32, BLOCKS):
         count = min(BLOCKS, cols // 32 - block)
         at = w + packed_bytes(code, 32 * block)
-        ahead = at + packed_bytes(code, 32 * BLOCKS) if block + BLOCKS < cols // 32 else w + 8 * pitch
+        ahead = at + packed_bytes(code, 32 * BLOCKS) if block + BLOCKS < cols // 32 else w + 8 * AHEAD * pitch
         _prefetch(ahead, pitch, packed_bytes(code, 32 * count))
         invoke(slot(code, UNPACK), (at, pitch, count, scratch))
         tile_q8(flags, zero, scratch, count, x + BLOCK * block, x_pitch, n, sums)
+
+
+@kernel()
+def _prefetch_bytes(w: int, size: int) -> None:
+    for p in range(0, size, LINE):
+        prefetch(w + p)
 
 
 @kernel()

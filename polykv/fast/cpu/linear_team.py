@@ -1,4 +1,4 @@
-"""Phases of a parallel region (`team`): norm and int8 form of rows, products with packed weights."""
+"""Phases of a job of the team (`team`): norm and int8 form of rows, products with packed weights."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from polykv.fast.cpu.team import claim, finish_and_claim, wait
 # Activation rows of a chunk take at most this much, so that they stay in the second-level cache; and weights of a chunk
 # are at least so many that taking it from the counter does not matter.
 ROW_BYTES, WEIGHTS = 1 << 18, 1 << 14
-# Rows per chunk when workers share the quantization. Up to this many bytes, one worker does it before the others start.
-QUANTIZE_ROWS, ALONE = 8, 1 << 14
+# Rows per chunk when workers share the quantization.
+QUANTIZE_ROWS = 8
 
 
 @kernel()
@@ -29,8 +29,8 @@ def row_chunk(cols: int, n: int) -> Any:
 
 @kernel()
 def weight_chunk(rows: int, cols: int, n: int, workers: int) -> Any:
-    """Weight rows per chunk: a multiple of 16; about 8 chunks per worker, if they have enough to do."""
-    share = -(-rows // (8 * workers * max(1, -(-n // row_chunk(cols, n)))))
+    """Weight rows per chunk: a multiple of 16; 16 chunks for few workers, 2 each for many, if there is enough to do."""
+    share = -(-rows // (max(16, 2 * workers) * max(1, -(-n // row_chunk(cols, n)))))
     least = -(-WEIGHTS // (cols * min(n, 8) + 1))
     return -(-max(share, least) // 16) * 16
 
@@ -58,7 +58,7 @@ def product_phase(
     y_pitch: int,
     scratch: int,
 ) -> None:
-    """One phase of a region (see `team`): y [n, rows] = x W^T, shared among the workers."""
+    """One phase of a job (see `team`): y [n, rows] = x W^T, shared among the workers."""
     step, group = row_chunk(cols, n), weight_chunk(rows, cols, n, workers)
     groups, chunks = -(-rows // group), -(-rows // group) * -(-n // step)
     chunk = claim(desk, phase)
@@ -85,7 +85,7 @@ def product_phase(
 
 @kernel()
 def quantize_phase(desk: int, phase: int, x: int, x_pitch: int, cols: int, n: int, q8: int) -> None:
-    """One phase of a region: n rows of x to int8 rows at q8."""
+    """One phase of a job: n rows of x to int8 rows at q8."""
     chunks = -(-n // QUANTIZE_ROWS)
     chunk = claim(desk, phase)
     while chunk < chunks:
@@ -112,7 +112,7 @@ def norm_rows(x: int, cols: int, weight: int, eps: float, first: int, last: int,
 
 @kernel()
 def norm_phase(desk: int, phase: int, x: int, cols: int, weight: int, eps: float, n: int, y: int, q8: int) -> None:
-    """`norm_rows` of all n rows, shared among the workers of a region."""
+    """`norm_rows` of all n rows, shared among the workers."""
     chunks = -(-n // QUANTIZE_ROWS)
     chunk = claim(desk, phase)
     while chunk < chunks:

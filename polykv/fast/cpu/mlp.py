@@ -1,6 +1,6 @@
-"""h += post_norm(Wdown glu(Wgate m, Wup m)), m = rms_norm(h): one parallel region (twin of `polykv.ref.composites`).
+"""h += post_norm(Wdown glu(Wgate m, Wup m)), m = rms_norm(h): one job of the team (twin of `polykv.ref.composites`).
 
-    phase 0   rms_norm of the rows, and their int8 form (before the region when there are few)
+    phase 0   rms_norm of the rows, and their int8 form
     phase 1   for a group of features: gate, up, glu, and the int8 form of the result, while they are in the cache
     phase 2   down, for a group of outputs; without post norm also the sum with h
     phase 3   post norm and sum, row by row
@@ -14,17 +14,18 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
-from numba import prange
 
 from polykv.fast.cpu._jit import kernel
+from polykv.fast.cpu.entry import entry
 from polykv.fast.cpu.glu import glu_row
 from polykv.fast.cpu.linear import address
 from polykv.fast.cpu.linear_code import code
 from polykv.fast.cpu.linear_product import SCRATCH, product
-from polykv.fast.cpu.linear_team import ALONE, norm_phase, norm_rows, row_at, row_chunk, weight_chunk
+from polykv.fast.cpu.linear_team import norm_phase, row_at, row_chunk, weight_chunk
 from polykv.fast.cpu.linear_types import slot, takes_q8
 from polykv.fast.cpu.norm import rms_row
 from polykv.fast.cpu.q8 import quantize_row
+from polykv.fast.cpu.simd import get_f64
 from polykv.fast.cpu.team import claim, enter, finish_and_claim, wait
 from polykv.types import F32, Activations, Glu, MlpWeights
 
@@ -109,28 +110,22 @@ def _post(desk: int, phase: int, t: int, eps: float, n: int, y: int, h: int) -> 
     wait(desk, phase, n)
 
 
+# The integers of a job; EPS is a float64.
+TABLE, H, N, MEMORY, EPS = range(5)
+
+
 @kernel()
-def _work(worker: int, workers: int, desk: int, memory: int, t: int, eps: float, h: int, n: int, x8: int) -> None:
-    width = slot(t, WIDTH)
-    x = memory + workers * PER_WORKER
-    y = x + 6 * width * n
-    act, scratch = y + 4 * width * n, memory + worker * PER_WORKER
-    if 4 * width * n > ALONE:
-        norm_phase(desk, 0, h, width, slot(t, NORM), eps, n, x, x8)
+def _body(job: int, desk: int, worker: int, workers: int) -> None:
+    t, h, n, memory, eps = slot(job, TABLE), slot(job, H), slot(job, N), slot(job, MEMORY), get_f64(job + 8 * EPS)
+    width, scratch, x = slot(t, WIDTH), memory + worker * PER_WORKER, memory + workers * PER_WORKER
+    x8, y = x + 4 * width * n, x + 6 * width * n
+    act = y + 4 * width * n
+    integers = takes_q8(slot(t, GATE)) or takes_q8(slot(t, UP))
+    norm_phase(desk, 0, h, width, slot(t, NORM), eps, n, x, x8 if integers else 0)
     _hidden(desk, 1, workers, t, x, x8, n, act, scratch)
     _down(desk, 2, workers, t, act, n, y, h, scratch)
     if slot(t, POST) != 0:
         _post(desk, 3, t, eps, n, y, h)
-
-
-@kernel(parallel=True)
-def _region(workers: int, desk: int, memory: int, t: int, eps: float, h: int, n: int) -> None:
-    width, x = slot(t, WIDTH), memory + workers * PER_WORKER
-    x8 = x + 4 * width * n if takes_q8(slot(t, GATE)) or takes_q8(slot(t, UP)) else 0
-    if 4 * width * n <= ALONE:
-        norm_rows(h, width, slot(t, NORM), eps, 0, n, x, x8)
-    for worker in prange(workers):
-        _work(worker, workers, desk, memory, t, eps, h, n, x8)
 
 
 # Tables of weights that are in use, per kind of activations.
@@ -152,5 +147,6 @@ def mlp_block(h: F32, w: MlpWeights, *, activations: Activations) -> None:
     n, width = h.shape
     with enter() as team:
         memory = team.memory(team.workers * PER_WORKER + n * (10 * width + 4 * w.down.cols))
-        table = address(_table(w, activations))
-        _region(team.workers, team.desk, memory, table, w.eps, address(h), n)
+        job = np.array((address(_table(w, activations)), address(h), n, memory, 0), np.int64)
+        job.view(np.float64)[EPS] = w.eps
+        team.run(entry(_body, 4), address(job))

@@ -212,6 +212,18 @@ def put_i32(b: Any, p: Any, x: Any) -> None:
     write(b, p, x)
 
 
+@op(types.void, Addr, types.int64)
+def put_i64(b: Any, p: Any, x: Any) -> None:
+    """Store an int64 at p."""
+    write(b, p, x)
+
+
+@op(types.float64, Addr)
+def get_f64(b: Any, p: Any) -> Any:
+    """The float64 at p."""
+    return read(b, p, ir.DoubleType())
+
+
 @op(types.void, Addr, types.int32)
 def put_u8(b: Any, p: Any, x: Any) -> None:
     """Store the low byte of x at p."""

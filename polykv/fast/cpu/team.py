@@ -1,17 +1,12 @@
-"""One parallel region for many phases.
+"""One parallel job for many steps.
 
-Entering a numba parallel region costs several microseconds, and a transformer block has a dozen steps, each only a few
-times longer than that at batch 1. So a block is one region; inside it, the workers go through the steps ("phases")
+To wake threads and to wait for them costs microseconds, and a transformer block has a dozen steps, each only a few
+times longer than that at batch 1. So a block is one job; inside it, the workers go through the steps ("phases")
 together. The work of a phase is cut into chunks, numbered 0, 1, ...; a worker takes the next free one until none is
 left, then waits until those that others took are done:
 
-    @kernel(parallel=True)
-    def region(n_workers, desk, ...):
-        for worker in prange(n_workers):
-            body(worker, desk, ...)
-
     @kernel()
-    def body(worker, desk, ...):
+    def body(argument, desk, worker, workers):
         chunk = claim(desk, 0)
         while chunk < n0:
             ...                              # chunk `chunk` of phase 0
@@ -19,61 +14,40 @@ left, then waits until those that others took are done:
         wait(desk, 0, n0)                    # all results of phase 0 are visible from here on
         ...                                  # phase 1 likewise
 
-It is the chunks that are waited for, never the workers: when the runtime starts the workers one after another, the
-first does everything and the others find nothing left. Which worker computes a chunk must not matter to the result.
+    with team.enter() as t:                  # one job at a time in a process
+        t.run(entry(body, 4), argument)      # an integer, usually an address
 
-`desk` is the address of the counters, zeroed before the region. From Python:
+The calling thread is worker 0. It waits for chunks that others have taken, never for workers that have not come: on a
+busy machine, where the operating system runs another program on their core, it does everything alone. (OpenMP, which
+numba would use, waits for every thread at the end of every region: with busy neighbours on two cores that took 16 ms,
+four time slices, for 0.1 ms of work.) Which worker computes a chunk must not matter to the result.
 
-    with team.enter() as t:                  # one region at a time in a process
-        region(t.workers, t.desk, t.memory(nbytes), ...)
-
-The lock makes concurrent calls of Python threads take turns; kernels use all cores anyway.
+The other workers are threads that look for jobs for a fraction of a millisecond and then sleep. One that finds itself
+on the calling thread's core moves away. The lock makes
+concurrent calls of Python threads take turns; kernels use all cores anyway.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from types import TracebackType
 from typing import Any
 
-import numba
 import numpy as np
-from llvmlite import ir
 
 from polykv.errors import ConfigError
 from polykv.fast.cpu._jit import kernel
-from polykv.fast.cpu.simd import I32, I64, Addr, at, call, features, op, types
+from polykv.fast.cpu.team_atomic import atomic_add, atomic_load, rest
+from polykv.fast.cpu.team_serve import MAILBOX, lead, serve
 from polykv.types import U8
 
-# Phases of one region; each has two counters in cache lines of their own.
+# Phases of one job; each has two counters in cache lines of their own.
 PHASES = 16
 LINE = 64
-# Spins before a waiting worker offers its core to others (a few microseconds).
-SPINS = 2000
-
-
-@op(types.int64, Addr, types.int64)
-def atomic_add(b: Any, p: Any, x: Any) -> Any:
-    """Add x to the int64 at p; returns the value before. Orders all memory accesses around it."""
-    return b.atomic_rmw("add", at(b, p, I64), x, "seq_cst")
-
-
-@op(types.int64, Addr)
-def atomic_load(b: Any, p: Any) -> Any:
-    """The int64 at p, with everything that was written before it was set."""
-    return b.load_atomic(at(b, p, I64), "acquire", 8)
-
-
-@op(types.void)
-def pause(b: Any) -> None:
-    """Tell the core that this is a waiting loop."""
-    if "x86_64" in features():
-        call(b, "llvm.x86.sse2.pause", ir.VoidType())
-    elif features() & {"aarch64", "arm64"}:
-        call(b, "llvm.aarch64.hint", ir.VoidType(), I32(1))
-
-
-_sched_yield = types.ExternalFunction("sched_yield", types.int32())
+# Looks for a job before a worker goes to sleep: some 200 microseconds, longer than Python needs between two steps.
+PATIENCE = 10000
 
 
 @kernel()
@@ -92,37 +66,69 @@ def finish_and_claim(desk: int, phase: int) -> Any:
 @kernel()
 def wait(desk: int, phase: int, chunks: int) -> None:
     """Return when all `chunks` of a phase are done."""
-    spins = 0
+    looks = 0
     while atomic_load(desk + 2 * LINE * phase + LINE) < chunks:
-        spins += 1
-        if spins < SPINS:
-            pause()
-        else:
-            _sched_yield()
+        rest(looks)
+        looks += 1
 
 
 class Team:
-    """The workers of this process: how many, their counters and memory, and the lock that lets one region run."""
+    """The workers of this process: how many, their counters and memory, and the lock that lets one job run."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._counters = _aligned(2 * LINE * PHASES)
         self._memory, self._address = _aligned(0), 0
+        self.workers = len(processors())
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin without threads."""
+        self._lock = threading.Lock()
+        self._counters, self._mailbox = _aligned(2 * LINE * PHASES), _aligned(MAILBOX)
+        self._asleep: list[bool] = []
+        self._bells: list[threading.Semaphore] = []
         self.desk = int(self._counters.ctypes.data)
-        self.workers = numba.get_num_threads()
+        self.mail = int(self._mailbox.ctypes.data)
 
     def __enter__(self) -> Team:
         self._lock.acquire()
-        self._counters.fill(0)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._lock.release()
 
-    def memory(self, nbytes: int) -> int:
-        """Address of at least nbytes for the region about to run, aligned to a cache line; contents are arbitrary.
+    def run(self, body: int, argument: int) -> None:
+        """Run body(argument, desk, worker, workers), a kernel given by its `entry`, in the workers."""
+        self._counters.fill(0)
+        for i in range(self.workers - 1):
+            if i == len(self._bells):
+                self._hire(i)
+            elif self._asleep[i]:
+                self._asleep[i] = False
+                self._bells[i].release()
+        lead(self.mail, body, argument, self.workers, self.desk)
 
-        The same memory serves every region and grows to the largest request.
+    def _hire(self, i: int) -> None:
+        self._asleep.append(False)
+        self._bells.append(threading.Semaphore(0))
+        threading.Thread(target=self._serve, args=(i,), name=f"polykv-{i + 1}", daemon=True).start()
+
+    def _serve(self, i: int) -> None:
+        everywhere = processors()
+        while True:
+            crowded = serve(self.mail, i + 1, PATIENCE)
+            if crowded >= 0:
+                # The system wakes a thread where it was woken from, and on a busy machine leaves it there, in the way
+                # of the thread that it should help.
+                os.sched_setaffinity(0, everywhere - {crowded} or everywhere)
+                continue
+            # A job that begins between these lines runs without this worker; the next one wakes it.
+            self._asleep[i] = True
+            self._bells[i].acquire()
+
+    def memory(self, nbytes: int) -> int:
+        """Address of at least nbytes for the job about to run, aligned to a cache line; contents are arbitrary.
+
+        The same memory serves every job and grows to the largest request.
         """
         if nbytes > self._memory.nbytes:
             self._memory = _aligned(nbytes)
@@ -131,7 +137,7 @@ class Team:
 
     @property
     def nbytes(self) -> int:
-        """Working memory held between regions."""
+        """Working memory held between jobs."""
         return int(self._memory.nbytes)
 
 
@@ -142,23 +148,30 @@ def _aligned(nbytes: int) -> U8:
     return raw[first : first + nbytes]
 
 
+def processors() -> set[int]:
+    """Numbers of the processors that this process may use."""
+    return os.sched_getaffinity(0) if sys.platform == "linux" else set(range(os.cpu_count() or 1))
+
+
 TEAM = Team()
+if sys.platform != "win32":
+    # Threads do not survive a fork: the child hires its own.
+    os.register_at_fork(after_in_child=TEAM.forget)
 
 
 def enter() -> Team:
-    """The process's team, to be used in a `with` statement around one parallel region."""
+    """The process's team, to be used in a `with` statement around one job."""
     return TEAM
 
 
 def threads() -> int:
-    """Workers of a region."""
+    """Workers of a job."""
     return TEAM.workers
 
 
 def set_threads(n: int) -> None:
-    """Use n workers from now on. Raises ConfigError when numba was started with fewer."""
-    most = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
+    """Use n workers from now on. Raises ConfigError for more than the machine has processors."""
+    most = len(processors())
     if not 1 <= n <= most:
         raise ConfigError(f"threads must be 1 to {most} on this machine, not {n}")
-    numba.set_num_threads(n)
     TEAM.workers = n
