@@ -42,7 +42,8 @@ def ask(capsys: pytest.CaptureFixture[str], *args: str) -> dict[str, Any]:
 
 
 def test_ask_prints_answers_and_cost(document: str, capsys: pytest.CaptureFixture[str]) -> None:
-    got = ask(capsys, document)
+    got = ask(capsys, document, "--report")
+    assert got["report"]["bytes"]["kv_used"] == got["pool"]["bytes_total"]
     assert len(got["answers"]) == 3
     pool = got["pool"]
     assert pool["kv"] == "q8_0/turbo3"

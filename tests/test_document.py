@@ -39,6 +39,16 @@ def test_the_answers_are_right(llm: polykv.LLM) -> None:
 
 
 @pytest.mark.model
+def test_another_model_reads_it_too(gemma3_path: Path) -> None:
+    """Sliding windows and no chat template: other paths through cache and prompts, the same facts."""
+    questions = shipped_questions()[:DEFAULT_AGENTS]
+    with polykv.load(gemma3_path, kv="q8_0/turbo3").pool(read_document(None)) as pool:
+        answers = pool.ask([q["question"] for q in questions], max_tokens=DEFAULT_ANSWER)
+    for q, a in zip(questions, answers, strict=True):
+        assert q["answer"] in a.text, f"{q['question']} -> {a.text!r}"
+
+
+@pytest.mark.model
 def test_the_answers_come_from_the_document(llm: polykv.LLM) -> None:
     """Without the document the model cannot know at least the first questions: it did read."""
     for q in shipped_questions()[:DEFAULT_AGENTS]:

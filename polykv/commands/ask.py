@@ -59,21 +59,21 @@ def command(document: str | None, questions: tuple[str, ...], **values: Any) -> 
         answers, timing = _answer(llm, pool, asked, values, out, compiling)
         check_notes(llm, values["strict"], out)
         memory = pool.memory()
-    read_tok_s = 0.0 if values["pool_file"] else memory.prefix_tokens / max(prefill_s, 1e-9)
-    timing |= {"prefill_s": prefill_s, "prefill_tok_s": read_tok_s, "compile_s": compiling.seconds}
-    _show(out, asked, answers)
-    _cost(out, memory, answers, timing, loaded=bool(values["pool_file"]))
-    report = show_report(llm, values, out)
-    out.json(
-        {
-            "answers": [a.text.strip() for a in answers],
-            "pool": memory.as_dict(),
-            "timing": timing,
-            "ops": dict(llm.ops.source),
-            "generations": [_generation(q, a) for q, a in zip(asked, answers, strict=True)],
-            **report,
-        }
-    )
+        read_tok_s = 0.0 if values["pool_file"] else memory.prefix_tokens / max(prefill_s, 1e-9)
+        timing |= {"prefill_s": prefill_s, "prefill_tok_s": read_tok_s, "compile_s": compiling.seconds}
+        _show(out, asked, answers)
+        _cost(out, memory, answers, timing, loaded=bool(values["pool_file"]))
+        report = show_report(llm, values, out)
+        out.json(
+            {
+                "answers": [a.text.strip() for a in answers],
+                "pool": memory.as_dict(),
+                "timing": timing,
+                "ops": dict(llm.ops.source),
+                "generations": [_generation(q, a) for q, a in zip(asked, answers, strict=True)],
+                **report,
+            }
+        )
 
 
 def read_document(name: str | None) -> str:
