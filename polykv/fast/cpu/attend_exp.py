@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from polykv.fast.cpu._jit import kernel
-from polykv.fast.cpu.simd import F32X8, I32X8, Floats, const, lane_f, op, splat_f
+from polykv.fast.cpu.simd import lane_f, splat_f
+from polykv.fast.cpu.simd_core import F32X8, I32X8, Floats, const, op
 from polykv.fast.cpu.simd_math import multiply_add
 
 TERMS = (0.499999935, 0.166665207, 0.0416683874, 0.00836871013, 0.00138146101)
@@ -42,6 +43,6 @@ def decay_f(b: Any, x: Any) -> Any:
 
 
 @kernel()
-def decay(x: np.float32) -> np.float32:
+def decay(x: Any) -> Any:
     """The same of one number."""
     return lane_f(decay_f(splat_f(x)), np.int32(0))

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numba
 from llvmlite import ir
-from numba import carray, types
+from numba import types
 from numba.extending import intrinsic
 
 from polykv.fast.cpu._jit import kernel
+
+carray: Any = numba.carray  # type: ignore[attr-defined]
 
 
 def _pointer(kind: Any, bits: ir.Type) -> Any:
@@ -19,7 +22,7 @@ def _pointer(kind: Any, bits: ir.Type) -> Any:
         def emit(context: Any, b: Any, sig: Any, values: Any) -> Any:
             return b.inttoptr(values[0], bits.as_pointer())
 
-        return types.CPointer(kind)(types.int64), emit
+        return types.CPointer(kind)(types.int64), emit  # type: ignore[no-untyped-call]
 
     return intrinsic(typed)
 

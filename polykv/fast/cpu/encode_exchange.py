@@ -18,7 +18,7 @@ def _put16(out: Any, at: int, v: int) -> None:
 
 
 @kernel()
-def _get16(b: Any, at: int) -> int:
+def _get16(b: Any, at: int) -> Any:
     return np.int64(b[at]) | (np.int64(b[at + 1]) << 8)
 
 

@@ -55,7 +55,7 @@ def _q4_group(x: Any, at: int, n: int, codes: Any) -> np.float32:
     inv = ONE / d if abs(d) >= TINY else ZERO
     for j in range(at, at + n):
         v = min(max(x[j] * inv, np.float32(-8.0)), np.float32(8.0))
-        codes[j] = np.uint32(min(15, np.int32(v + np.float32(8.5))))
+        codes[j] = np.uint32(np.int32(min(v + np.float32(8.5), np.float32(15.0))))
     return d
 
 

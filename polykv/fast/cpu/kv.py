@@ -16,7 +16,8 @@ from polykv.fast.cpu.kv_layout import DIM, GEOM, I64, RECORD, STORED, TABLE, Cpu
 from polykv.fast.cpu.simd import addr
 from polykv.types import F32, I32, U8, Codec, KVArena, Slots
 
-Side = tuple[U8, I64, F32]
+# One side of a layer as kernels take it: data, geom, table.
+Side = tuple[Any, I64, F32]
 
 
 @kernel()

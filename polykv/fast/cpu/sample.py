@@ -16,8 +16,8 @@ from polykv.types import F32, I32
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 
-# Distances from the largest logit: e^-8 of its probability, and so on.
-REACH = (8.0, 16.0, 32.0, np.inf)
+# Distances from the largest logit: down to e^-6 of its probability, and so on.
+REACH = (6.0, 8.0, 10.0, 12.0, 14.0, 16.0, 20.0, 32.0, np.inf)
 
 
 def penalize(logits: F32, recent: list[I32], penalty: F32, *, out: F32 | None = None) -> F32:
