@@ -20,6 +20,7 @@ F32_, F16_, Q8_0_, Q4_0_, LLOYD_ = 0, 1, 2, 3, 4
 F16_MAX = np.float32(65504.0)
 # Below the smallest normal float32 a reciprocal may be infinite; such a scale is stored as zero anyway.
 TINY = np.float32(1.1754944e-38)
+LARGEST = np.float32(1e18)
 ZERO, ONE = np.float32(0.0), np.float32(1.0)
 # 1/sqrt(128): thresholds are in units of a unit-norm 128-vector for every group size.
 UNIT_128 = np.float32(0.08838834764831845)
@@ -63,17 +64,11 @@ def _q4_group(x: Any, at: int, n: int, codes: Any) -> np.float32:
 def _lloyd_group(y: Any, at: int, g: int, table: Any, codes: Any) -> np.float32:
     """Codes of y[at : at + g] (overwritten) and the corrected norm."""
     sum2 = ZERO
-    peak = ZERO
     for j in range(at, at + g):
+        # Such values decode to the largest norm anyway, and their squares would leave the range of float32.
+        y[j] = min(max(y[j], -LARGEST), LARGEST)
         sum2 += y[j] * y[j]
-        peak = max(peak, abs(y[j]))
     n = np.sqrt(sum2)
-    if not n < np.float32(1e19):
-        # Squares left the range of float32; scaled by the largest value they do not.
-        sum2 = ZERO
-        for j in range(at, at + g):
-            sum2 += (y[j] / peak) * (y[j] / peak)
-        n = min(peak * np.sqrt(sum2), np.float32(3e38))
     inv = ONE / n if n > np.float32(1e-10) else ZERO
     for j in range(g):
         y[at + j] = y[at + j] * inv * table[SIGNS1 + j]
