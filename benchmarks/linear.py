@@ -18,7 +18,7 @@ import numpy as np
 
 from polykv.fast.cpu import team
 from polykv.fast.cpu.linear import linear
-from polykv.fast.cpu.simd import level
+from polykv.fast.cpu.simd_core import level
 from polykv.types import WEIGHT_BLOCK, Activations, QuantTensor, WeightType
 
 COUNTS = (1, 8, 512)

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from case_base import FLOATS, normal, seeded, weight
 
 from polykv.fast.cpu.linear import linear
-from polykv.fast.cpu.simd import level
+from polykv.fast.cpu.simd_core import level
 from polykv.types import Activations, WeightType
 
 

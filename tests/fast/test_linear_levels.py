@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from linear_level_worker import products
 
-from polykv.fast.cpu.simd import Level, features, level
+from polykv.fast.cpu.simd_core import Level, features, level
 
 TARGETS = {
     Level.PORTABLE: ("x86-64", "+sse2"),

@@ -11,7 +11,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from polykv.fast.cpu.simd import I64, intrinsic, types
+from polykv.fast.cpu.simd_core import I64, intrinsic, types
 
 
 @cache

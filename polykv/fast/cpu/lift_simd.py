@@ -7,7 +7,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from polykv.fast.cpu.simd import F32X8, I32, I32X8, Addr, Floats, Level, call, const, level, op, read, spread
+from polykv.fast.cpu.simd_core import F32X8, I32, I32X8, Addr, Floats, Level, call, const, level, op, read, spread
 
 HAS_PERMUTE = level() >= Level.AVX2
 _SHIFTS = ir.Constant(I32X8, [0, 3, 6, 9, 12, 15, 18, 21])

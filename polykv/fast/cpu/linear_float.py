@@ -13,7 +13,8 @@ from llvmlite import ir
 
 from polykv.fast.cpu._jit import kernel
 from polykv.fast.cpu.linear_types import HALVES, MINIMUM, PANEL_A, PANEL_B, PANEL_BLOCK, WIDE
-from polykv.fast.cpu.simd import F32, F32X8, I64, Addr, Floats, load_f, op, read, splat_i, spread, store_f, types, write
+from polykv.fast.cpu.simd import load_f, splat_i, store_f
+from polykv.fast.cpu.simd_core import F32, F32X8, I64, Addr, Floats, op, read, spread, types, write
 from polykv.fast.cpu.simd_math import fma, mul_f, multiply_add, signed_byte, sub_i, to_f
 from polykv.fast.cpu.simd_weights import biased4, load4
 

@@ -28,7 +28,7 @@ from polykv.fast.cpu.simd import get_f32, load_f, prefetch, put_f32, splat_f, st
 # Blocks of 32 columns unpacked at a time (12 KB of codes and scales: they stay in the first-level cache), and rows of
 # activations that share them.
 BLOCKS, ROWS = 32, 128
-AHEAD = 3
+AHEAD = 1
 NOTHING, LINE = np.float32(0), 64
 # Places in the scratch memory: unpacked codes, sums, unpacked floats.
 SUMS = BLOCKS * PANEL_BLOCK

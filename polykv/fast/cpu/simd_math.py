@@ -10,7 +10,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from polykv.fast.cpu.simd import (
+from polykv.fast.cpu.simd_core import (
     F16,
     F32,
     F32X8,

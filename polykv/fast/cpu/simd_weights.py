@@ -20,7 +20,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from polykv.fast.cpu.simd import (
+from polykv.fast.cpu.simd_core import (
     I8X32,
     I16,
     I16X16,

@@ -9,7 +9,7 @@ import numpy as np
 from llvmlite import ir
 
 from polykv.fast.cpu._jit import kernel
-from polykv.fast.cpu.simd import I32, I64, Addr, at, call, features, op, types
+from polykv.fast.cpu.simd_core import I32, I64, Addr, at, call, features, op, types
 
 # Looks before a wait turns polite: some 50 microseconds, several times the length of a chunk.
 SPINS = 2000
