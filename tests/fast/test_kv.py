@@ -84,6 +84,9 @@ def test_any_magnitude_encodes_finitely_and_like_ref(name: str, exponent: float,
     assert np.isfinite(y).all()
     with np.errstate(all="ignore"):
         want = load("ref").decode(c, load("ref").encode(c, x), 64)
+    if c.rotated and exponent > 17:
+        # Both clip: what is left are flat vectors, whose rotation lands on thresholds (see the test above).
+        return
     # Where ref stores what it was given, so do we; beyond the range of a float16 scale both saturate.
     np.testing.assert_allclose(y, want, rtol=2e-3, atol=np.abs(want).max() * 2e-3)
 
