@@ -73,6 +73,24 @@ def test_strided_input_and_output() -> None:
     assert np.isnan(wide[:, 1::2]).all()
 
 
+def test_misfits_are_refused() -> None:
+    """Kernels see addresses only: a wrong width would read beyond the arrays."""
+    w = weight(seeded("misfit"), WeightType.Q8_0, 64, 64)
+    x = normal(seeded("x"), 2, 96)
+    with pytest.raises(ValueError, match="96 columns, W has 64"):
+        linear(x, w, activations=Activations.Q8)
+    with pytest.raises(ValueError, match="96 columns"):
+        head(x, HeadWeights(x[0], w, 0.0, 1e-6), activations=Activations.Q8)
+    block = MlpWeights(x[0, :64], w, w, w, None, Glu.SILU, 1e-6)
+    for h in (x, x[:, :64], x[:, :64].astype(np.float64)):
+        with pytest.raises(ValueError, match="C-contiguous float32"):
+            mlp_block(h, block, activations=Activations.Q8)
+    wide = x[:, :64].astype(np.float64)
+    np.testing.assert_array_equal(
+        linear(wide, w, activations=Activations.Q8), linear(x[:, :64], w, activations=Activations.Q8)
+    )
+
+
 def test_read_only_weights() -> None:
     w = weight(seeded("map"), WeightType.Q8_0, 9, 64)
     x = normal(seeded("x"), 2, 64)

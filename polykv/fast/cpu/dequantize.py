@@ -59,7 +59,7 @@ def scaled_rows(w: QuantTensor, rows: I32, scale: float, out: F32 | None) -> F32
         raise IndexError(f"rows must be 0 to {w.rows - 1}, got {int(ids.min())} to {int(ids.max())}")
     n = int(ids.shape[0])
     y = np.empty((n, w.cols), np.float32) if out is None else out
-    direct = y if y.flags.c_contiguous else np.empty(y.shape, np.float32)
+    direct = y if y.flags.c_contiguous and y.dtype == np.float32 else np.empty(y.shape, np.float32)
     with enter() as team:
         memory = team.memory(team.workers * SCRATCH)
         table = code(w.type, Activations.F32)

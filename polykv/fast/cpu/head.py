@@ -51,9 +51,11 @@ def _body(job: int, desk: int, worker: int, workers: int) -> None:
 def head(h: F32, w: HeadWeights, *, activations: Activations, out: F32 | None = None) -> F32:
     """Logits [R, V] = softcap(W norm(h)), softcap(l) = c tanh(l / c)."""
     n, cols = h.shape
-    h = np.ascontiguousarray(h)
+    if cols != w.out.cols:
+        raise ValueError(f"h has {cols} columns, the output matrix has {w.out.cols}")
+    h = np.ascontiguousarray(h, np.float32)
     y = np.empty((n, w.out.rows), np.float32) if out is None else out
-    direct = y if y.flags.c_contiguous else np.empty(y.shape, np.float32)
+    direct = y if y.flags.c_contiguous and y.dtype == np.float32 else np.empty(y.shape, np.float32)
     with enter() as team:
         memory = team.memory(team.workers * SCRATCH + 6 * cols * n)
         weights = (code(w.out.type, activations), address(w.out.data), w.out.rows, cols, address(w.norm))

@@ -57,12 +57,14 @@ def linear(x: F32, w: QuantTensor, *, activations: Activations, out: F32 | None 
     """y [R, rows] = x [R, cols] @ W.T.
 
     Activations.Q8 multiplies integers for quantized types; weights that are floats (F32, F16, BF16) take x as float32
-    in either mode, as in `ref`.
+    in either mode, as in `ref`. Raises ValueError when the widths differ.
     """
     n, cols = x.shape
+    if cols != w.cols:
+        raise ValueError(f"x has {cols} columns, W has {w.cols}")
     y = np.empty((n, w.rows), np.float32) if out is None else out
-    x = np.ascontiguousarray(x)
-    direct = y if y.flags.c_contiguous else np.empty(y.shape, np.float32)
+    x = np.ascontiguousarray(x, np.float32)
+    direct = y if y.flags.c_contiguous and y.dtype == np.float32 else np.empty(y.shape, np.float32)
     with enter() as team:
         memory = team.memory(team.workers * SCRATCH + 2 * cols * n)
         kind = code(w.type, activations)

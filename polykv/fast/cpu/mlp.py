@@ -145,6 +145,8 @@ def _table(w: MlpWeights, activations: Activations) -> npt.NDArray[np.int64]:
 def mlp_block(h: F32, w: MlpWeights, *, activations: Activations) -> None:
     """Add the MLP branch to h [R, E] in place."""
     n, width = h.shape
+    if h.dtype != np.float32 or not h.flags.c_contiguous or width != w.gate.cols:
+        raise ValueError(f"h must be C-contiguous float32 [R, {w.gate.cols}], because it is changed in place")
     with enter() as team:
         memory = team.memory(team.workers * PER_WORKER + n * (10 * width + 4 * w.down.cols))
         job = np.array((address(_table(w, activations)), address(h), n, memory, 0), np.int64)
