@@ -7,6 +7,9 @@ from typing import Any
 import numpy as np
 
 from polykv.fast.cpu._jit import kernel
+from polykv.fast.cpu.lift_simd import hadamard8
+from polykv.fast.cpu.simd import addr, load_f, store_f
+from polykv.fast.cpu.simd_math import add_f, sub_f
 from polykv.types import F32
 
 
@@ -14,11 +17,23 @@ from polykv.types import F32
 def hadamard(y: Any, at: int, g: int) -> None:
     """In place, unnormalised, Sylvester order: y[at : at + g] = H y[at : at + g], g a power of two."""
     h = 1
+    if g >= 8:
+        p = addr(y) + 4 * at
+        for i in range(0, 4 * g, 32):
+            store_f(p + i, hadamard8(load_f(p + i)))
+        h = 8
+        while h < g:
+            for i in range(0, 4 * g, 8 * h):
+                for j in range(p + i, p + i + 4 * h, 32):
+                    a, b = load_f(j), load_f(j + 4 * h)
+                    store_f(j, add_f(a, b))
+                    store_f(j + 4 * h, sub_f(a, b))
+            h *= 2
     while h < g:
         for i in range(at, at + g, 2 * h):
             for j in range(i, i + h):
-                a, b = y[j], y[j + h]
-                y[j], y[j + h] = a + b, a - b
+                u, v = y[j], y[j + h]
+                y[j], y[j + h] = u + v, u - v
         h *= 2
 
 

@@ -53,3 +53,12 @@ def transpose8(b: Any, source: Any, source_step: Any, target: Any, target_step: 
     for i, row in enumerate(transposed(b, rows)):
         p = b.inttoptr(b.add(target, b.mul(target_step, step(i))), F32X8.as_pointer())
         b.store(row, p).align = 1
+
+
+@op(Floats, Floats)
+def hadamard8(b: Any, x: Any) -> Any:
+    """The first three stages (distances 1, 2, 4) of a Walsh-Hadamard transform on 8 lanes."""
+    for h in (1, 2, 4):
+        sign = ir.Constant(F32X8, [-1.0 if lane & h else 1.0 for lane in range(8)])
+        x = b.fadd(_shuffle(b, x, x, [lane ^ h for lane in range(8)]), b.fmul(x, sign))
+    return x
