@@ -88,14 +88,14 @@ def _cpu() -> Iterator[Check]:
     yield from _backend("ref", "slow, for reading and checking")
     yield from _backend("cpu", "the one to use")
     try:
-        from polykv.fast.cpu import _jit, simd
+        from polykv.fast.cpu import _jit, simd_core, team
     except (ImportError, PolyKVError) as e:
         yield Check("kernels", State.BAD, f"cannot be imported: {e}")
         return
-    level = simd.level()
+    level = simd_core.level()
     text = {0: "portable code only: several times slower than with AVX2", 1: "AVX2 with FMA", 2: "AVX2 with VNNI"}
     yield Check("simd", State.OK if level else State.NOTE, text[int(level)])
-    yield _threading_layer()
+    yield Check("threads", State.OK, f"{team.threads()} workers, polykv's own; numba's threading layer is not used")
     yield _kernel_cache(_jit.cache_dir(), _jit.cache_state())
 
 
@@ -108,17 +108,6 @@ def _backend(name: str, about: str) -> Iterator[Check]:
         yield Check(f"backend {name}", State.BAD, f"does not load: {e}")
     else:
         yield Check(f"backend {name}", State.OK, about)
-
-
-def _threading_layer() -> Check:
-    """numba takes the first of these that can be imported."""
-    for name, module in (("tbb", "tbbpool"), ("omp", "omppool"), ("workqueue", "workqueue")):
-        try:
-            importlib.import_module(f"numba.np.ufunc.{module}")
-        except ImportError:
-            continue
-        return Check("threads", State.OK, f"numba threading layer {name}")
-    return Check("threads", State.BAD, "numba has no threading layer; reinstall numba")
 
 
 def _kernel_cache(path: Path | None, sentence: str) -> Check:

@@ -148,10 +148,8 @@ def _cost(out: Output, m: PoolMemory, answers: list[Generation], timing: dict[st
         ["prompt tokens to read", f"{computed:,}", f"{sum(a.stats.prompt_n for a in answers):,}"],
     ]
     source = "loaded from a file" if loaded else f"read once at {timing['prefill_tok_s']:,.0f} tokens/s"
-    caption = (
-        f"Document: {m.prefix_tokens:,} tokens, {source}. Answers: {timing['decode_tok_s']:,.0f} tokens/s for {agents}"
-        " together. Bytes are those of the arrays."
-    )
+    answered = f"{timing['decode_tok_s']:,.0f} tokens/s for {agents}" + (" together" if n > 1 else "")
+    caption = f"Document: {m.prefix_tokens:,} tokens, {source}. Answers: {answered}. Bytes are those of the arrays."
     out.table("What it cost", ["", f"one pool, {m.kv}", caches], rows, caption)
 
 
