@@ -109,7 +109,11 @@ class Tier:
 
 @dataclass(frozen=True)
 class CacheConfig:
-    """How K/V is stored: one tier per layer, block size in tokens (a multiple of 32)."""
+    """How K/V is stored: one tier per layer, block size in tokens (a multiple of 32).
+
+    Every agent copies the partly filled last block of a shared document, so small blocks share better: 8 agents with 20
+    tokens each on a document of 874 hold 6.2 times fewer blocks of 32 than separate caches would, 5.1 of 64.
+    """
 
     tiers: tuple[Tier, ...]
-    block_size: int = 64
+    block_size: int = 32

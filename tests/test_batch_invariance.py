@@ -5,13 +5,13 @@ That is what makes N agents in one pool equal N separate runs, and a prefix-cach
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 import pytest
 from case_attention import TIERS, Plan, Seq, layer
 from case_base import normal, seeded, weight
 from case_model import GEMMA, LLAMA, Shape, angles_of, attention_weights, mlp_weights
 
+from polykv.fast.cpu.team import set_threads, threads
 from polykv.ops import BACKENDS, load
 from polykv.types import F32, Activations, Angles, HeadWeights, Segment, Segments, Slots, WeightType
 
@@ -74,14 +74,14 @@ def test_attend_threads(name: str) -> None:
     segments, _, n_blocks = MIXED.build("mixed")
     kv = layer(ops, "q8_0/turbo3", n_blocks, 3, 64, 64)
     q = normal(seeded("threads"), MIXED.n_rows, 9, 64)
-    before = numba.get_num_threads()
+    before = threads()
     try:
         results = []
         for n in (before, 1):
-            numba.set_num_threads(n)
+            set_threads(n)
             results.append(ops.attend(q, segments, kv, scale=0.125))
     finally:
-        numba.set_num_threads(before)
+        set_threads(before)
     assert np.array_equal(results[0][0], results[1][0]) and np.array_equal(results[0][1], results[1][1])
 
 

@@ -262,7 +262,7 @@ def test_agents_that_nobody_holds_give_their_blocks_back() -> None:
 
 
 def test_idle_agents_make_room_for_others() -> None:
-    llm = tiny_llm(cache_tokens=512)
+    llm = tiny_llm(cache_tokens=448)
     pool = llm.pool("x" * 120)
     pool.ask(["Why?", "Who?"], max_tokens=40, ignore_eog=True)
     assert len(pool.agents) == 2

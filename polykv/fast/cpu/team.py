@@ -108,6 +108,8 @@ class Team:
         lead(self.mail, body, argument, self.workers, self.desk)
 
     def _hire(self, i: int) -> None:
+        # Compiled (or read from the cache) here: the compiler is for one thread at a time.
+        serve(self.mail, 0, 0)
         self._asleep.append(False)
         self._bells.append(threading.Semaphore(0))
         threading.Thread(target=self._serve, args=(i,), name=f"polykv-{i + 1}", daemon=True).start()
