@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from polykv.engine_request import Generation
+    from polykv.exchange import dequantize, quantize
     from polykv.llm import LLM, load
-    from polykv.quantize import dequantize, quantize
     from polykv.sampling import SamplingParams
 
 __version__ = "0.1.0"
@@ -28,8 +28,8 @@ _HOME = {
     "load": "polykv.llm",
     "Generation": "polykv.engine_request",
     "SamplingParams": "polykv.sampling",
-    "quantize": "polykv.quantize",
-    "dequantize": "polykv.quantize",
+    "quantize": "polykv.exchange",
+    "dequantize": "polykv.exchange",
 }
 
 

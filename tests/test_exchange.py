@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+import polykv
 from polykv import ref
 from polykv.cache.codecs import CODECS
 from polykv.errors import ConfigError
+from polykv.exchange import dequantize, quantize
 from polykv.ops import BACKENDS
-from polykv.quantize import dequantize, quantize
 
 
 @pytest.mark.parametrize("tier", CODECS)
@@ -81,3 +82,12 @@ def test_dequantize_refuses(blocks: Any, dim: Any, word: str) -> None:
 def test_unknown_backend() -> None:
     with pytest.raises(ConfigError, match="gpu"):
         quantize("q8_0", np.zeros(32, np.float32), backend="gpu")
+
+
+def test_public_names_stay_functions() -> None:
+    """A submodule called like a public function would replace it in the package once it is imported."""
+    x = np.ones((2, 128), np.float32)
+    for _ in range(2):
+        assert polykv.dequantize("q8_0", polykv.quantize("q8_0", x), 128).shape == x.shape
+    for name in polykv.__all__:
+        assert not isinstance(getattr(polykv, name), type(polykv)), name
