@@ -63,8 +63,6 @@ class Engine:
         self._running: list[Request] = []
         # A request was put back; nothing is admitted until a running one ends, or the two would displace each other.
         self._crowded = False
-        # Length that a sequence had when its request was admitted; what preemption goes back to.
-        self._start: dict[int, int] = {}
 
     # -- front ---------------------------------------------------------------------------------------------------
     def submit(self, request: Request) -> Request:
@@ -171,7 +169,7 @@ class Engine:
                 self.counters.requests += 1
                 self.counters.prompt_n += len(request.prompt)
                 self.counters.cache_n += reused
-            self._start[id(request)] = reused
+            request.start = reused
             self._running.append(request)
 
     def _batch(self) -> list[tuple[Request, list[int]]]:
@@ -255,14 +253,14 @@ class Engine:
 
     def _release(self, request: Request) -> None:
         """Give back the blocks that a request has added since it was admitted."""
-        start = self._start.pop(id(request), None)
-        if start is None or request.sequence is None:
+        if request.start is None or request.sequence is None:
             return
         if request.owned:
             request.sequence.free()
             request.sequence = None
-        elif request.sequence.length > start:
-            request.sequence.trim(start)
+        elif request.sequence.length > request.start:
+            request.sequence.trim(request.start)
+        request.start = None
 
     def _end(self, request: Request, why: Finish) -> None:
         if request in self._queue:
@@ -274,7 +272,6 @@ class Engine:
             request.emit([request.text.finish()])
         if request.owned:
             self._release(request)
-        self._start.pop(id(request), None)
         request.finish = why
 
 

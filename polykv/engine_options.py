@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from typing import TypedDict, Unpack
 
 from polykv.cache.sequence import Sequence
@@ -27,7 +28,7 @@ class Options(TypedDict, total=False):
     on_prefill: Callable[[int, int], None] | None
 
 
-_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "penalty_window", "seed")
+_SAMPLING = {f.name for f in fields(SamplingParams)}
 
 
 def make_request(

@@ -99,6 +99,7 @@ class Request:
     # Written by the engine.
     ids: list[int] = field(init=False)  # prompt and chosen tokens
     limit: int = field(init=False, default=0)  # longest that ids may become
+    start: int | None = field(init=False, default=None)  # tokens in the sequence at admission; None = not admitted
     cache_n: int = field(init=False, default=0)
     steps: int = field(init=False, default=0)
     prefill_s: float = field(init=False, default=0.0)

@@ -72,6 +72,7 @@ def load(
     context = min(limit, DEFAULT_CONTEXT) if ctx is None else ctx
     if not 1 <= context <= limit:
         raise ConfigError(f"a context of {context} tokens is outside 1..{limit}, the range of this model")
+    loaded = loaded.for_context(context)
     _set_threads(backend, threads)
     tiers = parse_tiers(kv, len(loaded.config.layers))
     cells = SEQUENCES_OF_FULL_LENGTH * context if cache_tokens is None else cache_tokens
@@ -112,6 +113,11 @@ class LLM:
     def cache(self) -> KVPool:
         """K/V storage of all sequences."""
         return self.engine.pool
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was ignored or assumed about the model file; `--strict` refuses to run with any."""
+        return (*self.model.notes, *self.tokenizer.notes)
 
     @property
     def activations(self) -> Activations:
@@ -222,7 +228,7 @@ class LLM:
             shared=shared,
             block_size=self.cache.block_size,
             chunk=self.engine.chunk,
-            ops_name=self.ops,
+            ops=self.ops,
         )
 
     def report(self) -> Report:

@@ -31,7 +31,7 @@ def make_report(llm: LLM) -> Report:
             "arch": llm.config.arch,
             "file": str(llm.model.gguf.path),
             "fingerprint": llm.model.fingerprint,
-            "notes": list(llm.model.notes),
+            "notes": list(llm.notes),
         },
         "backend": llm.ops.name,
         "activations": llm.activations.name.lower(),

@@ -125,9 +125,7 @@ def test_environment_gives_defaults(monkeypatch: pytest.MonkeyPatch, capsys: pyt
 
 def test_strict_turns_notes_into_errors(capsys: pytest.CaptureFixture[str]) -> None:
     class Llm:
-        @staticmethod
-        def report() -> dict[str, Any]:
-            return {"model": {"notes": ["something was ignored"]}}
+        notes = ("something was ignored",)
 
     llm: Any = Llm()
     options.check_notes(llm, False, Output())

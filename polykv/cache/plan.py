@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from polykv.cache.codecs import codec
 from polykv.cache.pool import CacheGroup, make_groups
-from polykv.config import ModelConfig, Tier
+from polykv.config import CacheConfig, ModelConfig, Tier
 from polykv.errors import ConfigError
 from polykv.ops import Ops, load
 
@@ -93,11 +93,12 @@ def plan_memory(
     ctx: int,
     agents: int = 1,
     shared: int = 0,
-    block_size: int = 64,
+    block_size: int = CacheConfig.block_size,
     chunk: int = 1,
-    ops_name: str | Ops = "cpu",
+    ops: Ops | None = None,
 ) -> MemoryPlan:
-    """Plan a cache; `chunk` is the largest number of tokens that one step adds to a sequence.
+    """Plan a cache; `chunk` is the largest number of tokens that one step adds to a sequence. ops: the backend whose
+    arrays are measured (default: cpu).
 
     Raises ConfigError when the numbers contradict each other.
     """
@@ -109,7 +110,7 @@ def plan_memory(
         raise ConfigError(f"{shared} shared tokens do not fit into {ctx} tokens per agent")
     if block_size < 32 or block_size % 32:
         raise ConfigError(f"block size {block_size} is not a multiple of 32")
-    ops = load(ops_name) if isinstance(ops_name, str) else ops_name
+    ops = load("cpu") if ops is None else ops
     sides = [_block_bytes(ops, model, i, t, block_size) for i, t in enumerate(tiers)]
     half = Tier(codec("f16"), codec("f16"))
     half_sides = [_block_bytes(ops, model, i, half, block_size) for i in range(len(tiers))]

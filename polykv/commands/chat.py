@@ -69,6 +69,8 @@ class Chat:
     def __init__(self, agent: Agent, out: Output, compiling: Compiling, options: dict[str, Any]) -> None:
         self.turns: list[dict[str, str]] = []
         self._agent, self._out, self._compiling, self._options = agent, out, compiling, options
+        # How often the last question was retried; each time draws with the next seed.
+        self._attempt = 0
 
     def loop(self) -> None:
         """Read lines until the end of input or /quit. An error ends a turn, not the conversation."""
@@ -140,5 +142,3 @@ class Chat:
         if last is not None:
             self.ask(question or last["question"], attempt)
             self._attempt = attempt
-
-    _attempt = 0

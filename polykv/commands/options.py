@@ -93,10 +93,9 @@ def open_model(values: dict[str, Any], out: Output, compiling: Compiling) -> LLM
 
 def check_notes(llm: LLM, strict: bool, out: Output) -> None:
     """Show what was noted about this run; raises StrictError when --strict forbids it."""
-    notes = llm.report()["model"]["notes"]
-    if strict and notes:
-        raise StrictError("; ".join(notes))
-    for note in notes:
+    if strict and llm.notes:
+        raise StrictError("; ".join(llm.notes))
+    for note in llm.notes:
         out.note(note)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from polykv.config import ModelConfig
@@ -12,7 +12,7 @@ from polykv.model.arch import ARCHS
 from polykv.model.arch._meta import Meta
 from polykv.model.gguf import GgufFile, read_gguf
 from polykv.model.gguf_check import TensorFault, nonfinite
-from polykv.model.gguf_vocab import check_vocabulary
+from polykv.model.rope import for_context
 from polykv.types import AttentionWeights, HeadWeights, MlpWeights, QuantTensor
 
 # Tables that old converters stored and that follow from the metadata.
@@ -40,6 +40,12 @@ class Model:
         """Bytes of all tensors of the file (a tied head counts once)."""
         return sum(t.nbytes for t in self.gguf.tensors.values())
 
+    def for_context(self, context: int) -> Model:
+        """The model for sessions of up to `context` tokens, the same weights: longrope has frequencies for short and
+        for long sessions (`polykv.model.rope.for_context`)."""
+        layers = tuple(replace(layer, rope=for_context(layer.rope, context)) for layer in self.config.layers)
+        return replace(self, config=replace(self.config, layers=layers))
+
 
 def load_model(path: str | Path) -> Model:
     """Open, check and map a model file.
@@ -57,7 +63,10 @@ def load_model(path: str | Path) -> Model:
         )
     module, meta = ARCHS[arch], Meta(gguf, arch)
     config = module.config(meta)
-    check_vocabulary(gguf.path, gguf.metadata, config.vocab)
+    tokens = gguf.metadata.get("tokenizer.ggml.tokens")
+    if isinstance(tokens, list) and len(tokens) != config.vocab:
+        rows = f"{len(tokens)} tokens, but token_embd.weight has {config.vocab} rows"
+        raise FormatError(gguf.path, "tokenizer.ggml.tokens", rows)
     embedding = meta.matrix("token_embd.weight", config.vocab, config.embd)
     out = embedding if config.tied_head else meta.matrix("output.weight", config.vocab, config.embd)
     norm = meta.vector("output_norm.weight", config.embd)

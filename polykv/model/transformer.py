@@ -40,18 +40,18 @@ class Transformer:
         self.ops, self.config, self.activations = ops, model.config, activations
         self._embedding, self._head = model.embedding, model.head
         ropes: dict[str, int] = {}
-        self._ropes: list[RopeConfig] = []
+        self.ropes: list[RopeConfig] = []
         self.layers: list[Layer] = []
         for i, layer in enumerate(model.config.layers):
             if layer.rope.identity() not in ropes:
-                ropes[layer.rope.identity()] = len(self._ropes)
-                self._ropes.append(layer.rope)
+                ropes[layer.rope.identity()] = len(self.ropes)
+                self.ropes.append(layer.rope)
             rope = ropes[layer.rope.identity()]
             self.layers.append(Layer(model.attention[i], model.mlp[i], pool.layer(i), pool.group_of(i), rope))
 
     def angles(self, positions: I32) -> list[Angles]:
         """Rope angles of the rows at `positions` [R], one entry per distinct rope of the model."""
-        return [angles(rope, positions) for rope in self._ropes]
+        return [angles(rope, positions) for rope in self.ropes]
 
     def forward(
         self,

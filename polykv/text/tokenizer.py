@@ -41,13 +41,21 @@ class Tokenizer:
     """Tokenizer of one model.
 
     bos, eos: ids or None. eog: ids that end a generation. add_bos: whether the model wants BOS in front of a prompt.
-    notes: what was assumed because the file does not say.
+    notes: what was assumed because the file does not say, or not done although it says so.
     """
 
-    def __init__(self, vocab: Vocabulary, model: TextModel, *, add_bos: bool, add_space_prefix: bool) -> None:
+    def __init__(
+        self,
+        vocab: Vocabulary,
+        model: TextModel,
+        *,
+        add_bos: bool,
+        add_space_prefix: bool,
+        notes: tuple[str, ...] = (),
+    ) -> None:
         self._vocab, self._model, self._space_prefix = vocab, model, add_space_prefix
         self.bos, self.eos, self.eog, self.add_bos = vocab.bos, vocab.eos, vocab.eog, add_bos
-        self.notes = model.notes
+        self.notes = (*model.notes, *notes)
         self._special_ids = frozenset(vocab.of_kind(Kind.CONTROL, Kind.UNKNOWN))
         self._user_ids = frozenset(vocab.of_kind(Kind.USER_DEFINED))
         self._bytes: dict[int, bytes] = {}
@@ -75,7 +83,9 @@ class Tokenizer:
         if add_bos and vocab.bos is None:
             fail("add_bos_token", "is true, but there is no bos_token_id")
         prefix = flag(metadata, "add_space_prefix", model.add_space_prefix_default)
-        return Tokenizer(vocab, model, add_bos=add_bos, add_space_prefix=prefix)
+        # An end token behind a prompt would end it; files of text generators should not ask for one.
+        ignored = ("tokenizer.ggml.add_eos_token is not used",) if flag(metadata, "add_eos_token", False) else ()
+        return Tokenizer(vocab, model, add_bos=add_bos, add_space_prefix=prefix, notes=ignored)
 
     @property
     def vocab_size(self) -> int:

@@ -73,6 +73,10 @@ _CONTROL_NAMES = (
 )
 
 
+# Tokens with a role, by the names of their `<role>_token_id` keys; all must lie in the vocabulary, also unused ones.
+_ROLES = ("bos", "eos", "unknown", "eot", "eom", "padding", "separator", "mask")
+
+
 def fail(key: str, reason: str) -> NoReturn:
     """Raise FormatError for a `tokenizer.ggml` key."""
     raise FormatError(_WHERE, PREFIX + key, reason)
@@ -117,7 +121,7 @@ class Vocabulary:
         scores = _numbers(metadata, "scores", n, "fiu")
         if scores is not None and not np.isfinite(scores).all():
             fail("scores", "a score is not a finite number")
-        role = {name: _id(metadata, name, n) for name in ("bos", "eos", "unknown", "eot", "eom")}
+        role = {name: _id(metadata, name, n) for name in _ROLES}
         named = [ids[t] for t in _END_NAMES if t in ids]
         if "<|return|>" in ids and "<|call|>" in ids and "<|end|>" in ids:
             # In this family (harmony) `<|end|>` closes a message, and the turn goes on.

@@ -26,7 +26,7 @@ def reserve(plan: MemoryPlan, pool: KVPool) -> None:
 @pytest.mark.parametrize("kw", [{"ctx": 1}, {"ctx": 200}, {"ctx": 400, "agents": 5, "shared": 330, "chunk": 100}])
 def test_plan_is_what_a_pool_allocates(ops: Any, tier: str, head_dim: int, kw: dict[str, int]) -> None:
     config = model((0, 96, 0), head_dim=head_dim, n_kv=2)
-    plan = plan_memory(config, parse_tiers(tier, 3), block_size=32, ops_name=ops, **kw)
+    plan = plan_memory(config, parse_tiers(tier, 3), block_size=32, ops=ops, **kw)
     pool = make_pool(ops, config, tier=tier)
     reserve(plan, pool)
     assert plan.nbytes == pool.nbytes == sum(x.k_nbytes + x.v_nbytes for x in plan.layers)
@@ -60,7 +60,7 @@ def test_agents_never_use_more_than_planned(shared: int, more: int, agents: int,
         shared=shared,
         block_size=32,
         chunk=chunk,
-        ops_name=PlainOps(),
+        ops=PlainOps(),
     )
     pool = make_pool(PlainOps(), config, max_tokens=1 << 14)
     reserve(plan, pool)
@@ -78,12 +78,12 @@ def test_agents_never_use_more_than_planned(shared: int, more: int, agents: int,
 
 def test_f16_equivalent_is_measured_from_f16_blocks(ops: Any) -> None:
     config = model((0, 96), n_kv=2)
-    plan = plan_memory(config, parse_tiers("q8_0/turbo3", 2), ctx=400, agents=3, shared=300, ops_name=ops)
-    half = make_pool(ops, config, tier="f16", block_size=64)
-    half.reserve(0, 7)
-    half.reserve(1, 3)
+    plan = plan_memory(config, parse_tiers("q8_0/turbo3", 2), ctx=400, agents=3, shared=300, ops=ops)
+    half = make_pool(ops, config, tier="f16", block_size=32)
+    half.reserve(0, 13)
+    half.reserve(1, 4)
     assert plan.f16_agent_nbytes == half.nbytes and plan.f16_nbytes == 3 * half.nbytes
-    assert [g.window for g in plan.groups] == [0, 96] and plan.groups[0].shared == 5
+    assert [g.window for g in plan.groups] == [0, 96] and plan.groups[0].shared == 10
 
 
 @pytest.mark.parametrize(
@@ -99,6 +99,6 @@ def test_f16_equivalent_is_measured_from_f16_blocks(ops: Any) -> None:
 )
 def test_contradictions_are_refused(kw: dict[str, int]) -> None:
     with pytest.raises(ConfigError):
-        plan_memory(model(), parse_tiers("f32", 3), ops_name=PlainOps(), **kw)
+        plan_memory(model(), parse_tiers("f32", 3), ops=PlainOps(), **kw)
     with pytest.raises(ConfigError, match="tiers"):
-        plan_memory(model(), parse_tiers("f32", 2), ctx=1, ops_name=PlainOps())
+        plan_memory(model(), parse_tiers("f32", 2), ctx=1, ops=PlainOps())

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from gguf_bytes import STRING, Gguf, Tensor, array, tiny
+from gguf_bytes import Gguf, Tensor, tiny
 
+import polykv
 from polykv.config import Mixer
 from polykv.errors import FormatError, UnsupportedError
 from polykv.model.loader import Model, check_tensors, load_model
@@ -121,6 +121,26 @@ def test_every_missing_or_misshapen_tensor_is_named(tmp_path: Path, arch: str) -
             load(tmp_path, file)
 
 
+@pytest.mark.parametrize(("ctx", "factor"), [(32, 2.0), (33, 7.0)])
+def test_longrope_has_frequencies_for_long_sessions(tmp_path: Path, ctx: int, factor: float) -> None:
+    file = tiny(tok__model="llama", rope__scaling__type="longrope", rope__scaling__original_context_length=32)
+    for name, value in (("short", 2.0), ("long", 7.0)):
+        file.tensors.append(Tensor(f"rope_factors_{name}.weight", [4], 0, np.full(4, value, np.float32).tobytes()))
+    (tmp_path / "m.gguf").write_bytes(file.build())
+    llm = polykv.load(tmp_path / "m.gguf", backend="ref", ctx=ctx)
+    for rope in (*(layer.rope for layer in llm.config.layers), *llm.engine.runner.transformer.ropes):
+        assert rope.freq_factors is not None and rope.freq_factors.tolist() == [factor] * 4
+        assert rope.long_factors is None
+
+
+def test_notes_of_model_and_tokenizer_are_shown(tmp_path: Path) -> None:
+    (tmp_path / "m.gguf").write_bytes(tiny(some__key=1, tok__model="llama", tok__add_eos_token=True).build())
+    llm = polykv.load(tmp_path / "m.gguf", backend="ref")
+    model, tokenizer = llm.notes
+    assert "llama.some.key" in model and "add_eos_token" in tokenizer
+    assert llm.report()["model"]["notes"] == [model, tokenizer]
+
+
 def test_unknown_architectures(tmp_path: Path) -> None:
     for arch in ("mamba", "", "llama\n", "x" * 10000):
         file = Gguf([("general.architecture", arch)])
@@ -132,30 +152,11 @@ def test_unknown_architectures(tmp_path: Path) -> None:
             load(tmp_path, file)
 
 
-@pytest.mark.parametrize(
-    ("where", "changes"),
-    [
-        ("tokens", {"tok__tokens": None}),
-        ("tokens", {"tok__tokens": array(STRING, [])}),
-        ("tokens", {"tok__tokens": list("abcd")}),
-        ("tokens", {"tok__tokens": list("abcdef")}),
-        ("tokens", {"tok__tokens": [1] * 5}),
-        ("scores", {"tok__scores": [0.0] * 4}),
-        ("scores", {"tok__scores": [0] * 5}),
-        ("scores", {"tok__scores": 1.0}),
-        ("token_type", {"tok__token_type": [1] * 6}),
-        ("token_type", {"tok__token_type": [1.0] * 5}),
-        ("bos_token_id", {"tok__bos_token_id": 5}),
-        ("eos_token_id", {"tok__eos_token_id": 2**32 - 1}),
-        ("unknown_token_id", {"tok__unknown_token_id": "x"}),
-        ("padding_token_id", {"tok__padding_token_id": True}),
-        ("add_bos_token", {"tok__bos_token_id": None, "tok__add_bos_token": True}),
-        ("add_eos_token", {"tok__add_eos_token": True}),
-    ],
-)
-def test_vocabulary_that_does_not_fit(tmp_path: Path, where: str, changes: dict[str, Any]) -> None:
-    with pytest.raises(FormatError, match=where):
-        load(tmp_path, tiny(**changes))
+@pytest.mark.parametrize("tokens", ["abcd", "abcdef"])
+def test_one_token_per_row_of_the_embedding(tmp_path: Path, tokens: str) -> None:
+    """The rest of the vocabulary is checked by `polykv.text` (tests/text/test_metadata.py)."""
+    with pytest.raises(FormatError, match=f"{len(tokens)} tokens, but token_embd.weight has 5 rows"):
+        load(tmp_path, tiny(tok__tokens=list(tokens)))
 
 
 def test_check_tensors_names_the_tensor(tmp_path: Path) -> None:

@@ -23,6 +23,9 @@ _BAD: list[tuple[str, dict[str, object], str]] = [
     ("bos outside", byte_level(bos_token_id=2**32 - 1), "bos_token_id"),
     ("eos is size", byte_level(eos_token_id=len(_TOKENS)), "eos_token_id"),
     ("unk negative", byte_level(unknown_token_id=-1), "unknown_token_id"),
+    ("padding outside", byte_level(padding_token_id=len(_TOKENS)), "padding_token_id"),
+    ("mask is bool", byte_level(mask_token_id=True), "mask_token_id"),
+    ("add_eos no bool", byte_level(add_eos_token=1), "true or false"),
     ("bos no int", byte_level(bos_token_id="0"), "bos_token_id"),
     ("bos is bool", byte_level(bos_token_id=True), "bos_token_id"),
     ("short types", byte_level(token_type=[1, 2]), "2 entries"),
@@ -62,6 +65,11 @@ def test_unknown_model_kind() -> None:
 def test_missing_pre_tokenizer_is_reported() -> None:
     assert Tokenizer.from_gguf(byte_level(pre=None)).notes
     assert not Tokenizer.from_gguf(byte_level()).notes
+
+
+def test_an_unused_setting_is_reported() -> None:
+    (note,) = Tokenizer.from_gguf(byte_level(add_eos_token=True)).notes
+    assert "add_eos_token" in note
 
 
 @pytest.mark.parametrize("name", sorted(PRE_TOKENIZERS))

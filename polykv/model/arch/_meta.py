@@ -51,11 +51,11 @@ class Meta:
             raise self.fail(key, f"{value} is out of range {least} to {most}")
         return value
 
-    def integers(self, key: str, n: int, default: int | None = None, *, most: int = MAX_WIDTH) -> list[int]:
+    def integers(self, key: str, n: int, *, most: int = MAX_WIDTH) -> list[int]:
         """One positive integer per layer, from a scalar or from an array of exactly n."""
         value = self.get(key)
         if not isinstance(value, np.ndarray):
-            return [self._int(key, value, default, 1, most)] * n
+            return [self._int(key, value, None, 1, most)] * n
         if len(value) != n:
             raise self.fail(key, f"has {len(value)} entries for {n} layers")
         return [self._int(key, v, None, 1, most) for v in value.tolist()]
