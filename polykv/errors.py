@@ -33,7 +33,10 @@ class MismatchError(PolyKVError):
 
     def __init__(self, field: str, have: object, want: object) -> None:
         self.field = field
-        super().__init__(f"{field} differs: the file has {have!r}, this session has {want!r}")
+        super().__init__(
+            f"{field} differs: the file has {have!r}, this session has {want!r}; "
+            "start the session as it was when the file was written, or write the file again"
+        )
 
 
 class CapacityError(PolyKVError):

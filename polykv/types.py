@@ -6,7 +6,7 @@ Letters used for shapes everywhere in this project:
     E embedding width                   H query heads     G kv heads       D head_dim
     F feed-forward width                V vocabulary      N blocks
 
-Nothing here computes; backends (`ref`, `fast.cpu`, `fast.cuda`) import this file and nothing else of polykv.
+Nothing here computes. The backends (`ref`, `fast.cpu`) import this file and no other of polykv but `errors`.
 """
 
 from __future__ import annotations

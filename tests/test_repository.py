@@ -30,7 +30,7 @@ ALLOWED: dict[str, set[str]] = {
     "fast": {"types", "errors"},
     "ops": {"types", "errors"},
     "cache": BASE | {"ops"},
-    "text": BASE | {"model"},
+    "text": BASE,
     "model": BASE | {"ops", "cache"},
 }
 # `doctor` describes the installed backends; `llm` sets the number of threads of the one it loads.

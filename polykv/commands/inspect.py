@@ -10,7 +10,7 @@ import numpy as np
 
 from polykv.commands.options import json_option, model_option
 from polykv.commands.output import Output, megabytes
-from polykv.errors import PolyKVError
+from polykv.errors import FormatError, PolyKVError
 
 if TYPE_CHECKING:
     from polykv.config import LayerConfig, ModelConfig
@@ -23,11 +23,13 @@ LONGEST = 72
 @click.argument("file", required=False)
 @model_option
 @click.option("--tensors", is_flag=True, help="List every tensor.")
+@click.option("--check-tensors", is_flag=True, help="Read all weights; exit code 2 if any is NaN or infinite.")
 @json_option
-def command(file: str | None, model: str, tensors: bool, as_json: bool) -> None:
+def command(file: str | None, model: str, tensors: bool, check_tensors: bool, as_json: bool) -> None:
     """Show what FILE (or -m MODEL) holds."""
     from polykv.catalogue import resolve
     from polykv.model.gguf import read_gguf
+    from polykv.model.gguf_check import nonfinite
     from polykv.model.loader import load_model
 
     out = Output(as_json)
@@ -58,7 +60,15 @@ def command(file: str | None, model: str, tensors: bool, as_json: bool) -> None:
             k: getattr(config, k) for k in ("arch", "name", "embd", "vocab", "context", "eps", "tied_head")
         }
         result["layers"] = len(config.layers)
+    faults = [str(f) for f in nonfinite(gguf)] if check_tensors else []
+    if check_tensors:
+        out.text("\n".join(faults) or "all weights are finite")
+        result["faults"] = faults
     out.json(result)
+    if faults:
+        raise FormatError(
+            path, "", f"{len(faults)} of {len(gguf.tensors)} tensors hold NaN or infinite weights: get the file again"
+        )
 
 
 def _short(value: object) -> str:

@@ -29,6 +29,12 @@ from polykv.types import F32, U8, WEIGHT_BLOCK, QuantTensor, WeightType
 DEFAULT_ALIGNMENT = 32
 MAX_ALIGNMENT = 1 << 20
 _SAMPLES, _PAGE = 128, 4096
+# Names of ggml's types that no kernel here reads, for the error that refuses them.
+OTHER_TYPES: dict[int, str] = {
+    9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S", 22: "IQ2_S",
+    24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4",
+    40: "NVFP4", 41: "Q1_0",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -175,12 +181,7 @@ def _refuse_types(path: Path, raw: list[RawTensor]) -> None:
 
 def _type_name(type_id: int) -> str:
     """`IQ2_XXS (16)`, or the bare number of an unknown type."""
-    from gguf.constants import GGMLQuantizationType
-
-    try:
-        return f"{GGMLQuantizationType(type_id).name} ({type_id})"
-    except ValueError:
-        return f"{type_id} (unknown)"
+    return f"{OTHER_TYPES[type_id]} ({type_id})" if type_id in OTHER_TYPES else f"{type_id} (unknown)"
 
 
 def _place(path: Path, t: RawTensor, start: int, alignment: int, size: int) -> TensorInfo:

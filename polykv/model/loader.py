@@ -11,7 +11,6 @@ from polykv.errors import FormatError, UnsupportedError
 from polykv.model.arch import ARCHS
 from polykv.model.arch._meta import Meta
 from polykv.model.gguf import GgufFile, read_gguf
-from polykv.model.gguf_check import TensorFault, nonfinite
 from polykv.model.rope import for_context
 from polykv.types import AttentionWeights, HeadWeights, MlpWeights, QuantTensor
 
@@ -76,11 +75,6 @@ def load_model(path: str | Path) -> Model:
     notes = (*gguf.notes, *_unused(meta))
     head = HeadWeights(norm, out, config.final_softcap, config.eps)
     return Model(config, embedding, attention, mlp, head, gguf, gguf.fingerprint(), notes)
-
-
-def check_tensors(model: Model) -> list[TensorFault]:
-    """Tensors with NaN or infinite values or scales; empty for a sound file. Reads all weights once."""
-    return nonfinite(model.gguf)
 
 
 def _unused(meta: Meta) -> list[str]:

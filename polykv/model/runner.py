@@ -125,5 +125,6 @@ def _check_finite(logits: F32) -> None:
         rows = np.flatnonzero(~np.isfinite(logits).all(axis=1)).tolist()
         raise PolyKVError(
             f"the model gave logits that are not finite ({len(rows)} of {len(logits)} rows): "
-            "its file holds NaN or infinite weights, or a value overflowed; no token was chosen"
+            "its file holds NaN or infinite weights (`polykv inspect --check-tensors FILE` names them), or a value "
+            "overflowed; no token was chosen"
         )

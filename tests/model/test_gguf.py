@@ -10,7 +10,7 @@ import pytest
 from gguf_bytes import BOOL, F64, I8, I64, STRING, U16, U64, Gguf, Tensor, array, scalar
 
 from polykv.errors import FormatError, UnsupportedError
-from polykv.model.gguf import read_gguf
+from polykv.model.gguf import OTHER_TYPES, read_gguf
 from polykv.model.gguf_check import nonfinite
 from polykv.types import WEIGHT_BLOCK, WeightType
 
@@ -102,6 +102,11 @@ def test_every_weight_type_has_its_size(tmp_path: Path, kind: WeightType) -> Non
     w = read_gguf(write(tmp_path / "a.gguf", file.build())).tensor("w")
     assert (w.type, w.rows, w.cols, w.data.shape) == (kind, 3, 2 * values, (3, 2 * size))
     assert w.data.tobytes() == data
+
+
+def test_types_that_are_refused_have_ggmls_names() -> None:
+    assert {k: gguf.GGMLQuantizationType(k).name for k in OTHER_TYPES} == OTHER_TYPES
+    assert not set(OTHER_TYPES) & {int(k) for k in WeightType}
 
 
 def test_vectors_and_dimensions(tmp_path: Path) -> None:

@@ -23,7 +23,8 @@ def child(folder: str, seed: int) -> None:
     from gguf_bytes import tiny
 
     from polykv.errors import PolyKVError
-    from polykv.model.loader import check_tensors, load_model
+    from polykv.model.gguf_check import nonfinite
+    from polykv.model.loader import load_model
 
     good = {arch: tiny(arch).build() for arch in ("llama", "gemma3")}
     path = Path(folder) / "f.gguf"
@@ -38,7 +39,7 @@ def child(folder: str, seed: int) -> None:
     def attempt(content: bytes) -> None:
         path.write_bytes(content)
         try:
-            check_tensors(load_model(path))
+            nonfinite(load_model(path).gguf)
             result["loaded"] += 1
         except PolyKVError:
             result["refused"] += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,11 @@ import pytest
 from gguf_bytes import Gguf, Tensor, tiny
 
 import polykv
+from polykv import cli
 from polykv.config import Mixer
 from polykv.errors import FormatError, UnsupportedError
-from polykv.model.loader import Model, check_tensors, load_model
+from polykv.model.gguf_check import nonfinite
+from polykv.model.loader import Model, load_model
 from polykv.types import WeightType
 
 GOLDEN_MODELS = ("llama", "llama_rope_linear", "llama_rope_llama3", "gemma3")
@@ -28,7 +31,7 @@ def load(tmp_path: Path, file: Gguf) -> Model:
 def test_golden_models(golden: Path, name: str, kind: str) -> None:
     m = load_model(golden / "models" / name / f"model-{kind}.gguf")
     c = m.config
-    assert (c.embd, c.vocab, c.context) == (64, 320, 4096) and m.notes == () and check_tensors(m) == []
+    assert (c.embd, c.vocab, c.context) == (64, 320, 4096) and m.notes == () and nonfinite(m.gguf) == []
     assert len(c.layers) == len(m.attention) == len(m.mlp) == (6 if name == "gemma3" else 3)
     assert c.tied_head == (name != "llama_rope_llama3")
     assert (m.head.out is m.embedding) == c.tied_head
@@ -159,13 +162,21 @@ def test_one_token_per_row_of_the_embedding(tmp_path: Path, tokens: str) -> None
         load(tmp_path, tiny(tok__tokens=list(tokens)))
 
 
-def test_check_tensors_names_the_tensor(tmp_path: Path) -> None:
+def test_check_tensors_names_the_tensor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tiny()
+    load(tmp_path, file)
+    command = ["inspect", str(tmp_path / "m.gguf"), "--check-tensors", "--json"]
+    assert cli.run(command) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["faults"] == []
     x = np.zeros((64, 32), np.float32)
     x[3, 5] = np.inf
     next(t for t in file.tensors if t.name == "blk.1.ffn_up.weight").data = x.tobytes()
-    (fault,) = check_tensors(load(tmp_path, file))
+    (fault,) = nonfinite(load(tmp_path, file).gguf)
     assert (fault.name, fault.bad, fault.total, fault.first_row) == ("blk.1.ffn_up.weight", 1, 2048, 3)
+    assert cli.run(command) == 2
+    out, err = capsys.readouterr()
+    assert json.loads(out.splitlines()[-1])["faults"] == [str(fault)]
+    assert "1 of 20 tensors hold NaN" in err
 
 
 @pytest.mark.model
