@@ -11,19 +11,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
-from collections.abc import Callable
 
 import numpy as np
+from timing import seconds
 
 from polykv.cache.codecs import codec
+from polykv.config import CacheConfig
 from polykv.fast.cpu import attend, kv_alloc, kv_append, team
 from polykv.types import F32, LayerKV, Segment, Segments, Slots
 
 # heads, kv heads, head_dim
 SHAPES = {"smollm2": (9, 3, 64), "gemma3": (4, 1, 256), "llama8b": (32, 8, 128)}
 PAIRS = ("f16/f16", "q8_0/turbo3", "q8_0/q8_0", "q4_0/q4_0", "turbo3/turbo3")
-BLOCK, AGENTS, PREFILL = 64, 8, 512
+BLOCK, AGENTS, PREFILL = CacheConfig.block_size, 8, 512
 
 
 def store(pair: str, k: F32, v: F32) -> LayerKV:
@@ -51,18 +51,6 @@ def dense(q: F32, k: F32, v: F32, scale: float) -> F32:
     s = np.exp(s - s.max(-1, keepdims=True))
     out: F32 = (s / s.sum(-1, keepdims=True)) @ v
     return out
-
-
-def seconds(run: Callable[[], object], budget: float) -> float:
-    """The fastest of repeated runs that together take `budget` seconds (at least three)."""
-    run()
-    best, spent, n = float("inf"), 0.0, 0
-    while spent < budget or n < 3:
-        start = time.perf_counter()
-        run()
-        took = time.perf_counter() - start
-        best, spent, n = min(best, took), spent + took, n + 1
-    return best
 
 
 def measure(shape: tuple[int, int, int], depth: int, budget: float) -> dict[str, dict[str, float]]:

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
+from timing import seconds
 
 from polykv.fast.cpu import team
 from polykv.fast.cpu.linear import linear
@@ -29,18 +28,6 @@ def random_weight(kind: WeightType, rows: int, cols: int, rng: np.random.Generat
     values, size = WEIGHT_BLOCK[kind]
     data = rng.integers(1, 60, (rows, cols // values * size), dtype=np.uint8)
     return QuantTensor(kind, data, cols)
-
-
-def seconds(run: Callable[[], object], budget: float) -> float:
-    """The fastest of repeated runs that together take `budget` seconds (at least five)."""
-    run()
-    best, spent, n = float("inf"), 0.0, 0
-    while spent < budget or n < 5:
-        start = time.perf_counter()
-        run()
-        took = time.perf_counter() - start
-        best, spent, n = min(best, took), spent + took, n + 1
-    return best
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 import polykv
 from polykv.commands.ask import DEFAULT_AGENTS, DEFAULT_ANSWER, read_document, shipped_questions
+from polykv.commands.output import megabytes
 
 
 @pytest.fixture(scope="module")
@@ -62,3 +63,5 @@ def test_sharing_pays(llm: polykv.LLM) -> None:
         pool.ask([q["question"] for q in shipped_questions()[:DEFAULT_AGENTS]], max_tokens=DEFAULT_ANSWER)
         memory = pool.memory()
     assert memory.f16_equivalent > 6 * memory.total
+    # The transcript shows this number; it depends on block size and types alone.
+    assert f"{megabytes(memory.shared)} once" in (Path(__file__).parent.parent / "README.md").read_text()
