@@ -6,8 +6,10 @@ belong to the objects that do the work (runner, engine, pool, blocks).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from polykv.llm import LLM
 
 Report = dict[str, Any]
+T = TypeVar("T")
 
 
 def make_report(llm: LLM) -> Report:
@@ -91,10 +94,10 @@ def _summary(report: Report) -> RenderableType:
         ("K/V", report["kv"]),
         ("activations", report["activations"]),
         ("context", f"{report['context']:,} tokens"),
-        ("weights", _mib(report["bytes"]["weights"])),
-        ("K/V planned for one full context", _mib(report["bytes"]["kv_planned"])),
-        ("K/V allocated", _mib(report["bytes"]["kv_allocated"])),
-        ("K/V in use", _mib(report["bytes"]["kv_used"])),
+        ("weights", megabytes(report["bytes"]["weights"])),
+        ("K/V planned for one full context", megabytes(report["bytes"]["kv_planned"])),
+        ("K/V allocated", megabytes(report["bytes"]["kv_allocated"])),
+        ("K/V in use", megabytes(report["bytes"]["kv_used"])),
         ("prompt tokens, of which from the cache", f"{report['prompt_n']:,}, {report['cache_n']:,}"),
         ("prefill", f"{report['timing']['prefill_tok_s']:,.1f} tokens/s"),
         ("decode, all sequences together", f"{report['timing']['decode_tok_s']:,.1f} tokens/s"),
@@ -109,19 +112,15 @@ def _layers(report: Report) -> RenderableType:
     from rich.table import Table
 
     table = Table("layers", "attention", "K/V", "bytes/token", "weights", title="Layers")
-    runs: list[tuple[int, int, tuple[str, ...]]] = []
-    for layer in report["layers"]:
-        window = f"{layer['attention']} {layer['window']}" if layer["window"] else layer["attention"]
-        weights = ", ".join(f"{name} {kind}" for name, kind in layer["weights"].items())
-        facts: tuple[str, ...] = (window, layer["kv"], f"{layer['kv_bytes_per_token']:g}", weights)
-        # Equal neighbours become one row.
-        if runs and runs[-1][2] == facts:
-            runs[-1] = (runs[-1][0], layer["layer"], facts)
-        else:
-            runs.append((layer["layer"], layer["layer"], facts))
-    for first, last, facts in runs:
-        table.add_row(str(first) if first == last else f"{first}-{last}", *facts)
+    for layers, facts in runs(map(_facts, report["layers"])):
+        table.add_row(layers, *facts)
     return table
+
+
+def _facts(layer: dict[str, Any]) -> tuple[str, ...]:
+    window = f"{layer['attention']} {layer['window']}" if layer["window"] else layer["attention"]
+    weights = ", ".join(f"{name} {kind}" for name, kind in layer["weights"].items())
+    return window, layer["kv"], f"{layer['kv_bytes_per_token']:g}", weights
 
 
 def _operations(report: Report) -> RenderableType:
@@ -134,5 +133,26 @@ def _operations(report: Report) -> RenderableType:
     return table
 
 
-def _mib(n: int) -> str:
-    return f"{n / 2**20:,.1f} MiB"
+def runs(rows: Iterable[T]) -> list[tuple[str, T]]:
+    """Equal neighbours as one, with their numbers.
+
+    >>> runs(["a", "a", "b"])
+    [('0-1', 'a'), ('2', 'b')]
+    """
+    found, first = [], 0
+    for row, equal in groupby(rows):
+        last = first + len(list(equal)) - 1
+        found.append((str(first) if first == last else f"{first}-{last}", row))
+        first = last + 1
+    return found
+
+
+def megabytes(n: float) -> str:
+    """Bytes for people.
+
+    >>> megabytes(1_234_567), megabytes(2048)
+    ('1.23 MB', '2.0 kB')
+    """
+    if n < 1e5:
+        return f"{n / 1e3:.1f} kB"
+    return f"{n / 1e6:,.2f} MB" if n < 1e7 else f"{n / 1e6:,.1f} MB"

@@ -17,8 +17,9 @@ from tiny_models import tiny_model, tiny_path
 from polykv import cli
 from polykv.commands import options
 from polykv.commands.compiling import Compiling
-from polykv.commands.output import Output, megabytes, printable
+from polykv.commands.output import Output, printable
 from polykv.errors import StrictError
+from polykv.report import megabytes
 
 TINY = str(tiny_path("llama"))
 

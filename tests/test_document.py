@@ -8,7 +8,7 @@ import pytest
 
 import polykv
 from polykv.commands.ask import DEFAULT_AGENTS, DEFAULT_ANSWER, read_document, shipped_questions
-from polykv.commands.output import megabytes
+from polykv.report import megabytes
 
 
 @pytest.fixture(scope="module")

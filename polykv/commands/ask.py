@@ -14,8 +14,9 @@ import click
 
 from polykv.commands.compiling import Compiling
 from polykv.commands.options import check_notes, open_model, run_options, sampling, sampling_options, show_report
-from polykv.commands.output import Output, megabytes
+from polykv.commands.output import Output
 from polykv.errors import ConfigError, PromptError
+from polykv.report import megabytes
 
 if TYPE_CHECKING:
     from polykv.engine_request import Generation

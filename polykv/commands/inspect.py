@@ -9,8 +9,9 @@ import click
 import numpy as np
 
 from polykv.commands.options import json_option, model_option
-from polykv.commands.output import Output, megabytes
+from polykv.commands.output import Output
 from polykv.errors import FormatError, PolyKVError
+from polykv.report import megabytes, runs
 
 if TYPE_CHECKING:
     from polykv.config import LayerConfig, ModelConfig
@@ -94,14 +95,7 @@ def _types(out: Output, gguf: GgufFile) -> None:
 
 def _layers(out: Output, config: ModelConfig) -> None:
     """One row per run of equal layers."""
-    runs: list[tuple[int, int, list[str]]] = []
-    for i, layer in enumerate(config.layers):
-        facts = _facts(layer)
-        if runs and runs[-1][2] == facts:
-            runs[-1] = (runs[-1][0], i, facts)
-        else:
-            runs.append((i, i, facts))
-    rows = [[f"{a}" if a == b else f"{a}-{b}", *facts] for a, b, facts in runs]
+    rows = [[layers, *facts] for layers, facts in runs(map(_facts, config.layers))]
     title = f"{config.arch}: {config.name}, {config.embd} wide, vocabulary {config.vocab:,}, context {config.context:,}"
     columns = ["layers", "attention", "heads", "kv heads", "head_dim", "mlp", "rope base", "rope rule"]
     out.table(title, columns, rows, text_columns=2)

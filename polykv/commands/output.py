@@ -96,14 +96,3 @@ def printable(text: str) -> str:
 def is_control(c: str) -> bool:
     """C0 and C1 control characters and DEL."""
     return ord(c) < 32 or 127 <= ord(c) < 160
-
-
-def megabytes(n: float) -> str:
-    """Bytes for people.
-
-    >>> megabytes(1_234_567), megabytes(2048)
-    ('1.23 MB', '2.0 kB')
-    """
-    if n < 1e5:
-        return f"{n / 1e3:.1f} kB"
-    return f"{n / 1e6:,.2f} MB" if n < 1e7 else f"{n / 1e6:,.1f} MB"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from polykv.commands.options import json_option
-from polykv.commands.output import Output, megabytes
+from polykv.commands.output import Output
+from polykv.report import megabytes
 
 
 @click.command()

@@ -8,7 +8,8 @@ import click
 
 from polykv.cache.codecs import CODECS, parse_tiers
 from polykv.commands.options import json_option
-from polykv.commands.output import Output, megabytes
+from polykv.commands.output import Output
+from polykv.report import megabytes
 
 
 @click.command()
