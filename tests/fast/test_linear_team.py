@@ -8,12 +8,14 @@ import time
 
 import numba
 import numpy as np
+from interrupts import interrupt_at
 
 from polykv.fast.cpu import team
 from polykv.fast.cpu.entry import entry
-from polykv.fast.cpu.linear import address
+from polykv.fast.cpu.linear import address, linear
 from polykv.fast.cpu.simd import get_i64, put_i64
 from polykv.fast.cpu.team import claim, finish_and_claim, wait
+from polykv.types import Activations, QuantTensor, WeightType
 
 PHASES, CHUNKS = 6, 10
 
@@ -46,7 +48,8 @@ def test_phases_are_ordered() -> None:
         # After a pause the workers are asleep and come late, or not at all.
         time.sleep(pause)
         log = np.zeros(PHASES * CHUNKS + team.threads(), np.int64)
-        with team.enter() as t:
+        t = team.TEAM
+        with t.lock:
             t.run(entry(body, 4), address(log))
         assert log[: PHASES * CHUNKS].reshape(PHASES, CHUNKS).tolist() == WANT
         assert log[PHASES * CHUNKS :].sum() == PHASES * CHUNKS
@@ -59,7 +62,8 @@ def test_fewer_workers() -> None:
         for n in (most, 1, most):
             team.set_threads(n)
             log = np.zeros(PHASES * CHUNKS + most, np.int64)
-            with team.enter() as t:
+            t = team.TEAM
+            with t.lock:
                 t.run(entry(body, 4), address(log))
             assert log[PHASES * CHUNKS :][n:].sum() == 0
     finally:
@@ -94,10 +98,22 @@ assert ok and os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_memory_is_kept_and_grows() -> None:
-    with team.enter() as t:
+    t = team.TEAM
+    with t.lock:
         first = t.memory(1000)
         assert first % 64 == 0 and t.memory(10) == first
         held = t.nbytes
         t.memory(held + 1)
         assert t.nbytes > held
         assert t.memory(held) == t.memory(1)
+
+
+def test_an_interrupt_at_any_line_leaves_the_team_usable():
+    x, w = np.ones((2, 64), np.float32), QuantTensor(WeightType.F32, np.zeros((3, 256), np.uint8), 64)
+    want = linear(x, w, activations=Activations.F32)
+    for n in range(200):
+        if not interrupt_at(n, lambda: linear(x, w, activations=Activations.F32), ("/fast/cpu/",)):
+            break
+        assert not team.TEAM.lock.locked(), n
+    assert 10 < n < 199
+    np.testing.assert_array_equal(linear(x, w, activations=Activations.F32), want)

@@ -12,6 +12,7 @@ import hashlib
 import os
 import re
 import tempfile
+import uuid
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -19,9 +20,13 @@ from typing import Any
 
 import numba
 import platformdirs
-from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, _CacheLocator
 
 _IMPORT = re.compile(r"^\s*(?:from polykv\.fast\.cpu\.(\w+) import|from polykv\.fast\.cpu import (\w+))", re.M)
+
+
+# Kernels of this process that the cache directory did not take.
+unsaved: list[str] = []
 
 
 @cache
@@ -66,7 +71,16 @@ def cache_state() -> str:
         return "no writable cache directory: kernels are compiled anew in every process"
     if not os.access(path, os.W_OK):
         return f"{path} (read-only: kernels missing there are compiled in memory)"
+    if unsaved:
+        return f"{path} ({len(unsaved)} kernels could not be saved and will be compiled again; {unsaved[0]})"
     return str(path)
+
+
+def cache_note() -> str | None:
+    """What a user should know about the cache; None when it works."""
+    path = cache_dir()
+    sound = path is not None and os.access(path, os.W_OK) and not unsaved
+    return None if sound else f"compiled kernels: {cache_state()}"
 
 
 class _Locator(_CacheLocator):
@@ -90,6 +104,34 @@ class _Locator(_CacheLocator):
         return cls(py_file) if cache_dir() is not None else None
 
 
+class _Files(IndexDataCacheFile):
+    """An index and the files it names, safe for processes that compile at the same time.
+
+    numba numbers the files from what it read in the index. Two processes that compile different signatures of one
+    kernel both take the same number, and the index may then name machine code of the other signature. Here names are
+    never used twice, and a file is complete before the index names it; the worst of a race is a file without a name.
+    """
+
+    def save(self, key: Any, data: Any) -> None:
+        name = self._index_name.replace(".nbi", f".{uuid.uuid4().hex}.nbc")
+        self._save_data(name, data)  # type: ignore[no-untyped-call]
+        overloads = self._load_index() | {key: name}
+        self._save_index(overloads)  # type: ignore[no-untyped-call]
+
+    def load(self, key: Any) -> Any:
+        try:
+            return super().load(key)  # type: ignore[no-untyped-call]
+        except Exception:
+            # A damaged pickle raises anything. Its kernel is compiled again and replaces it.
+            return None
+
+    def _load_index(self) -> dict[Any, str]:
+        try:
+            return dict(super()._load_index())  # type: ignore[no-untyped-call]
+        except Exception:
+            return {}
+
+
 class _Impl(CompileResultCacheImpl):
     _locator_classes: Any = (_Locator,)
 
@@ -97,10 +139,20 @@ class _Impl(CompileResultCacheImpl):
 class _Cache(FunctionCache):
     _impl_class = _Impl
 
+    def __init__(self, py_func: Callable[..., Any]) -> None:
+        super().__init__(py_func)  # type: ignore[no-untyped-call]
+        locator = self._impl.locator
+        self._cache_file = _Files(locator.get_cache_path(), self._impl.filename_base, locator.get_source_stamp())  # type: ignore[no-untyped-call]
+
     def save_overload(self, sig: Any, data: Any) -> None:
         path = cache_dir()
-        if path is not None and os.access(path, os.W_OK):
+        if path is None or not os.access(path, os.W_OK):
+            return
+        try:
             super().save_overload(sig, data)  # type: ignore[no-untyped-call]
+        except OSError as e:
+            # Disk full or quota: the kernel is there, only not for the next process.
+            unsaved.append(f"{self._impl.filename_base}: {e.strerror or e}")
 
 
 def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
@@ -109,7 +161,7 @@ def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     def wrap(fn: Callable[..., Any]) -> Any:
         dispatcher = numba.njit(nogil=True, error_model="numpy", **options)(fn)
         if cache_dir() is not None and Path(fn.__code__.co_filename).is_file():
-            dispatcher._cache = _Cache(fn)  # type: ignore[no-untyped-call]
+            dispatcher._cache = _Cache(fn)
         return dispatcher
 
     return wrap

@@ -47,7 +47,7 @@ from polykv.fast.cpu.fwht import rotate
 from polykv.fast.cpu.kv import Side, side
 from polykv.fast.cpu.kv_layout import DIM, FAMILY, GROUP, SIGNS1, SIGNS2, STORED
 from polykv.fast.cpu.linear import address
-from polykv.fast.cpu.team import claim, enter, finish_and_claim, wait
+from polykv.fast.cpu.team import TEAM, claim, finish_and_claim, wait
 from polykv.types import F32, I32, LayerKV, Segments
 
 # Rows of a tile. More rows share each lifted panel, fewer keep their states in the L2 cache.
@@ -229,7 +229,8 @@ def attend(
     seg = segment_arrays(segments)
     fill(job, q, out, lse, partial, seg, k, v, scalars)
     size = attention_memory(q.shape[0], q.shape[1], k, v)
-    with enter() as team:
+    team = TEAM
+    with team.lock:
         job[WINDOW], job[FOLD], job[WORK_BYTES] = window, entry(fold_unit, 6), size
         job[WORK] = team.memory(team.workers * size)
         team.run(entry(_alone, 4), address(job))

@@ -42,7 +42,7 @@ from polykv.fast.cpu.norm import rms_row
 from polykv.fast.cpu.q8 import quantize_row
 from polykv.fast.cpu.rope import rope_head
 from polykv.fast.cpu.simd import addr
-from polykv.fast.cpu.team import claim, enter, finish_and_claim, wait
+from polykv.fast.cpu.team import TEAM, claim, finish_and_claim, wait
 from polykv.types import F32, Activations, Angles, AttentionWeights, LayerKV, Segments, Slots
 
 # What the block adds to the job of attention. MATS: int64 [4, 4] of Wq, Wk, Wv, Wo; EPS: float64 [1]; NORMS: four
@@ -218,7 +218,8 @@ def attention_block(
     fill(job, q, q, lse, partial, segs, ks, vs, prepared[2])
     _fill(job, h, m, k, v, prepared, cos, sin, blocks, offsets)
     size = attention_memory(n, heads, ks, vs)
-    with enter() as team:
+    team = TEAM
+    with team.lock:
         shared = team.workers * SCRATCH
         memory = team.memory(shared + team.workers * size + 2 * n * max(width, w.wo.cols))
         job[SCRATCHES], job[WORK], job[Q8] = memory, memory + shared, memory + shared + team.workers * size

@@ -16,7 +16,7 @@ from polykv.fast.cpu.linear_float import COLUMN_BYTES, COLUMNS
 from polykv.fast.cpu.linear_product import FLOATS, SCRATCH, expand
 from polykv.fast.cpu.linear_types import packed_bytes, slot
 from polykv.fast.cpu.simd import get_f32, get_f64, get_i32, put_f32
-from polykv.fast.cpu.team import claim, enter, finish_and_claim, wait
+from polykv.fast.cpu.team import TEAM, claim, finish_and_claim, wait
 from polykv.types import F32, I32, Activations, QuantTensor
 
 # Values of a chunk.
@@ -60,7 +60,8 @@ def scaled_rows(w: QuantTensor, rows: I32, scale: float, out: F32 | None) -> F32
     n = int(ids.shape[0])
     y = np.empty((n, w.cols), np.float32) if out is None else out
     direct = y if y.flags.c_contiguous and y.dtype == np.float32 else np.empty(y.shape, np.float32)
-    with enter() as team:
+    team = TEAM
+    with team.lock:
         memory = team.memory(team.workers * SCRATCH)
         table = code(w.type, Activations.F32)
         job = np.array((table, address(w.data), w.cols, address(ids), n, address(direct), memory, 0), np.int64)

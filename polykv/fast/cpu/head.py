@@ -12,7 +12,7 @@ from polykv.fast.cpu.linear_product import SCRATCH
 from polykv.fast.cpu.linear_team import norm_phase, product_phase, row_at
 from polykv.fast.cpu.linear_types import slot, takes_q8
 from polykv.fast.cpu.simd import get_f64
-from polykv.fast.cpu.team import claim, enter, finish_and_claim, wait
+from polykv.fast.cpu.team import TEAM, claim, finish_and_claim, wait
 from polykv.types import F32, Activations, HeadWeights
 
 # Logits that a worker caps at a time.
@@ -56,7 +56,8 @@ def head(h: F32, w: HeadWeights, *, activations: Activations, out: F32 | None = 
     h = np.ascontiguousarray(h, np.float32)
     y = np.empty((n, w.out.rows), np.float32) if out is None else out
     direct = y if y.flags.c_contiguous and y.dtype == np.float32 else np.empty(y.shape, np.float32)
-    with enter() as team:
+    team = TEAM
+    with team.lock:
         memory = team.memory(team.workers * SCRATCH + 6 * cols * n)
         weights = (code(w.out.type, activations), address(w.out.data), w.out.rows, cols, address(w.norm))
         job = np.array((*weights, address(h), n, address(direct), memory, 0, 0), np.int64)

@@ -26,7 +26,7 @@ from polykv.fast.cpu.linear_product import SCRATCH
 from polykv.fast.cpu.linear_team import product_phase, quantize_phase
 from polykv.fast.cpu.linear_types import slot, takes_q8
 from polykv.fast.cpu.simd import addr
-from polykv.fast.cpu.team import enter
+from polykv.fast.cpu.team import TEAM
 from polykv.types import F32, Activations, QuantTensor
 
 __all__ = ["address", "code", "linear", "product_phase", "quantize_phase"]
@@ -65,7 +65,8 @@ def linear(x: F32, w: QuantTensor, *, activations: Activations, out: F32 | None 
     y = np.empty((n, w.rows), np.float32) if out is None else out
     x = np.ascontiguousarray(x, np.float32)
     direct = y if y.flags.c_contiguous and y.dtype == np.float32 else np.empty(y.shape, np.float32)
-    with enter() as team:
+    team = TEAM
+    with team.lock:
         memory = team.memory(team.workers * SCRATCH + 2 * cols * n)
         kind = code(w.type, activations)
         job = np.array((kind, address(w.data), w.rows, cols, address(x), n, address(direct), memory), np.int64)

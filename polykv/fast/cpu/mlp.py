@@ -26,7 +26,7 @@ from polykv.fast.cpu.linear_types import slot, takes_q8
 from polykv.fast.cpu.norm import rms_row
 from polykv.fast.cpu.q8 import quantize_row
 from polykv.fast.cpu.simd import get_f64
-from polykv.fast.cpu.team import claim, enter, finish_and_claim, wait
+from polykv.fast.cpu.team import TEAM, claim, finish_and_claim, wait
 from polykv.types import F32, Activations, Glu, MlpWeights
 
 # Gate and up values of a chunk; a row of them begins after MARGIN values, where a product may repeat others.
@@ -147,7 +147,8 @@ def mlp_block(h: F32, w: MlpWeights, *, activations: Activations) -> None:
     n, width = h.shape
     if h.dtype != np.float32 or not h.flags.c_contiguous or width != w.gate.cols:
         raise ValueError(f"h must be C-contiguous float32 [R, {w.gate.cols}], because it is changed in place")
-    with enter() as team:
+    team = TEAM
+    with team.lock:
         memory = team.memory(team.workers * PER_WORKER + n * (10 * width + 4 * w.down.cols))
         job = np.array((address(_table(w, activations)), address(h), n, memory, 0), np.int64)
         job.view(np.float64)[EPS] = w.eps

@@ -14,8 +14,9 @@ left, then waits until those that others took are done:
         wait(desk, 0, n0)                    # all results of phase 0 are visible from here on
         ...                                  # phase 1 likewise
 
-    with team.enter() as t:                  # one job at a time in a process
-        t.run(entry(body, 4), argument)      # an integer, usually an address
+    team = TEAM
+    with team.lock:                          # one job at a time in a process
+        team.run(entry(body, 4), argument)   # an integer, usually an address
 
 The calling thread is worker 0. It waits for chunks that others have taken, never for workers that have not come: on a
 busy machine, where the operating system runs another program on their core, it does everything alone. (OpenMP, which
@@ -25,14 +26,18 @@ four time slices, for 0.1 ms of work.) Which worker computes a chunk must not ma
 The other workers are threads that look for jobs for a fraction of a millisecond and then sleep. One that finds itself
 on the calling thread's core moves away. The lock makes
 concurrent calls of Python threads take turns; kernels use all cores anyway.
+
+Ctrl-C may come between any two lines of Python. So `lock` is the interpreter's own lock, which a `with` statement takes
+and gives back without a gap, and everything else here is kept such that a line that did not happen costs nothing: a
+worker that is called twice wakes up in vain, a thread that is hired twice finds its seat taken and leaves.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -72,75 +77,81 @@ def wait(desk: int, phase: int, chunks: int) -> None:
         looks += 1
 
 
+class Seat:
+    """Where one worker thread sits. bell: held while the worker has nothing to do; released to wake it."""
+
+    __slots__ = ("asleep", "bell", "taken")
+
+    def __init__(self) -> None:
+        self.taken, self.bell, self.asleep = threading.Lock(), threading.Lock(), False
+        self.bell.acquire()
+
+
 class Team:
     """The workers of this process: how many, their counters and memory, and the lock that lets one job run."""
 
     def __init__(self) -> None:
-        self._memory, self._address = _aligned(0), 0
+        self._memory = _addressed(0)
         self.workers = len(processors())
         self.forget()
 
     def forget(self) -> None:
         """Begin without threads."""
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self._counters, self._mailbox = _aligned(2 * LINE * PHASES), _aligned(MAILBOX)
-        self._asleep: list[bool] = []
-        self._bells: list[threading.Semaphore] = []
+        self._seats: list[Seat] = []
         self.desk = int(self._counters.ctypes.data)
         self.mail = int(self._mailbox.ctypes.data)
 
-    def __enter__(self) -> Team:
-        self._lock.acquire()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._lock.release()
-
     def run(self, body: int, argument: int) -> None:
-        """Run body(argument, desk, worker, workers), a kernel given by its `entry`, in the workers."""
+        """Run body(argument, desk, worker, workers), a kernel given by its `entry`, in the workers; the caller holds
+        `lock`."""
         self._counters.fill(0)
         for i in range(self.workers - 1):
-            if i == len(self._bells):
-                self._hire(i)
-            elif self._asleep[i]:
-                self._asleep[i] = False
-                self._bells[i].release()
+            if i == len(self._seats):
+                self._seats.append(Seat())
+            seat = self._seats[i]
+            if not seat.taken.locked():
+                self._hire(i, seat)
+            elif seat.asleep and seat.bell.locked():
+                seat.bell.release()
         lead(self.mail, body, argument, self.workers, self.desk)
 
-    def _hire(self, i: int) -> None:
+    def _hire(self, i: int, seat: Seat) -> None:
         # Compiled (or read from the cache) here: the compiler is for one thread at a time.
         serve(self.mail, 0, 0)
-        self._asleep.append(False)
-        self._bells.append(threading.Semaphore(0))
-        threading.Thread(target=self._serve, args=(i,), name=f"polykv-{i + 1}", daemon=True).start()
+        threading.Thread(target=self._sit, args=(i, seat, self.mail), name=f"polykv-{i + 1}", daemon=True).start()
 
-    def _serve(self, i: int) -> None:
+    def _sit(self, i: int, seat: Seat, mail: int) -> None:
+        """What a worker thread does all its life."""
+        if not seat.taken.acquire(blocking=False):
+            return
         everywhere = processors()
         while True:
-            crowded = serve(self.mail, i + 1, PATIENCE)
+            crowded = serve(mail, i + 1, PATIENCE)
             if crowded >= 0:
                 # The system wakes a thread where it was woken from, and on a busy machine leaves it there, in the way
                 # of the thread that it should help.
-                os.sched_setaffinity(0, everywhere - {crowded} or everywhere)
+                _move(everywhere - {crowded} or everywhere)
                 continue
             # A job that begins between these lines runs without this worker; the next one wakes it.
-            self._asleep[i] = True
-            self._bells[i].acquire()
+            seat.asleep = True
+            seat.bell.acquire()
+            seat.asleep = False
 
     def memory(self, nbytes: int) -> int:
         """Address of at least nbytes for the job about to run, aligned to a cache line; contents are arbitrary.
 
         The same memory serves every job and grows to the largest request.
         """
-        if nbytes > self._memory.nbytes:
-            self._memory = _aligned(nbytes)
-            self._address = int(self._memory.ctypes.data)
-        return self._address
+        if nbytes > self._memory[0].nbytes:
+            self._memory = _addressed(nbytes)
+        return self._memory[1]
 
     @property
     def nbytes(self) -> int:
         """Working memory held between jobs."""
-        return int(self._memory.nbytes)
+        return int(self._memory[0].nbytes)
 
 
 def _aligned(nbytes: int) -> U8:
@@ -148,6 +159,18 @@ def _aligned(nbytes: int) -> U8:
     raw = np.zeros(nbytes + LINE, np.uint8)
     first = -raw.ctypes.data % LINE
     return raw[first : first + nbytes]
+
+
+def _addressed(nbytes: int) -> tuple[U8, int]:
+    """An aligned array and its address: one object, so that they cannot part."""
+    memory = _aligned(nbytes)
+    return memory, int(memory.ctypes.data)
+
+
+def _move(where: set[int]) -> None:
+    """Let this thread run on the given processors. It stays where it is when they were taken from the process."""
+    with contextlib.suppress(OSError):
+        os.sched_setaffinity(0, where)
 
 
 def processors() -> set[int]:
@@ -159,11 +182,6 @@ TEAM = Team()
 if sys.platform != "win32":
     # Threads do not survive a fork: the child hires its own.
     os.register_at_fork(after_in_child=TEAM.forget)
-
-
-def enter() -> Team:
-    """The process's team, to be used in a `with` statement around one job."""
-    return TEAM
 
 
 def threads() -> int:
