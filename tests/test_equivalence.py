@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 from agreement import worst_cost, worst_error
+from case_attention import TIERS
 from case_base import Arrays, Case
 from cases import CASES
 
+from polykv.cache.codecs import CODECS, parse_tier
 from polykv.ops import AGREEMENT, BACKENDS, OPERATIONS, Agreement, Ops, load
 
 FAST = tuple(b for b in BACKENDS if b != "ref")
@@ -61,6 +63,11 @@ def test_twin(name: str, case: Case, worst: dict[tuple[str, str], tuple[float, s
 
 def test_every_operation_has_cases_and_a_class() -> None:
     assert {c.op for c in CASES} == set(OPERATIONS) == set(AGREEMENT)
+
+
+def test_every_codec_is_read_as_k_and_as_v() -> None:
+    tiers = [parse_tier(t) for t in TIERS]
+    assert {t.k.name for t in tiers} == {t.v.name for t in tiers} == set(CODECS)
 
 
 def test_case_ids_are_unique() -> None:

@@ -1,4 +1,4 @@
-"""What README.md shows works: its Python runs, its command lines parse, its transcript is what `ask` prints."""
+"""What README.md and docs/TOUR.md show works: Python runs, command lines parse, the transcript is what `ask` prints."""
 
 from __future__ import annotations
 
@@ -28,6 +28,22 @@ def test_the_library_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(polykv, "load", lambda name, **options: load(**options), raising=False)
     exec(compile(code[1], "README.md", "exec"), {})
     assert Path("report.pool").stat().st_size > 0
+
+
+def test_the_tour_is_true() -> None:
+    """Its Python runs, and every file that it names exists."""
+    root = Path(__file__).parent.parent
+    tour = (root / "docs" / "TOUR.md").read_text()
+    code = re.search(r"```python\n(.*?)```", tour, re.S)
+    assert code is not None
+    exec(compile(code[1], "TOUR.md", "exec"), {})
+    for line in tour.splitlines():
+        fast = root / "polykv" / "fast" / "cpu"
+        ref, _, twin = line.partition("` | `") if line.startswith("| `ref/") else (line, "", "")
+        for name in re.findall(r"[\w/*]+\.py\b", ref):
+            assert list(root.glob(name)) or list((root / "polykv").glob(name)) or list(fast.glob(name)), name
+        for name in re.findall(r"[\w*]+\.py\b", twin):
+            assert list(fast.glob(name)), name
 
 
 @pytest.mark.parametrize("line", LINES)

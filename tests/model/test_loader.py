@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gguf_bytes import Gguf, Tensor, tiny
+from tiny_models import NAMES
 
 import polykv
 from polykv import cli
@@ -17,8 +18,6 @@ from polykv.model.gguf_check import nonfinite
 from polykv.model.loader import Model, load_model
 from polykv.types import WeightType
 
-GOLDEN_MODELS = ("llama", "llama_rope_linear", "llama_rope_llama3", "gemma3")
-
 
 def load(tmp_path: Path, file: Gguf) -> Model:
     path = tmp_path / "m.gguf"
@@ -26,7 +25,7 @@ def load(tmp_path: Path, file: Gguf) -> Model:
     return load_model(path)
 
 
-@pytest.mark.parametrize("name", GOLDEN_MODELS)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", ["f16", "q8_0"])
 def test_golden_models(golden: Path, name: str, kind: str) -> None:
     m = load_model(golden / "models" / name / f"model-{kind}.gguf")

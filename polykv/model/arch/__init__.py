@@ -1,7 +1,7 @@
 """One file per architecture: GGUF metadata to `ModelConfig`, tensor names to weights. Nothing computes here.
 
 Adding one: a module with `NAME`, `config`, `attention` and `mlp` as in `llama.py`, one entry in `ARCHS`, a tiny golden
-model under tests/golden/models and its name in tests/model/test_loader.py.
+model under tests/golden/models and its name in tests/tiny_models.py.
 """
 
 from __future__ import annotations
