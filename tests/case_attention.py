@@ -10,6 +10,7 @@ from case_base import HEAD_DIMS, Arrays, Case, normal, poison, seeded
 from case_kv import filled
 
 from polykv.cache.codecs import parse_tier
+from polykv.config import CacheConfig
 from polykv.ops import Ops
 from polykv.types import LayerKV, Segment, Segments, Slots
 
@@ -67,6 +68,7 @@ ONE = Plan((Seq(1000, 1),))
 PREFILL = Plan((Seq(63, 63),))
 CHUNK = Plan((Seq(700, 63),), cut=3)
 AGENTS = Plan((Seq(577, 1), Seq(640, 1), Seq(1100, 5), Seq(600, 24)), shared=576)
+SHIPPED = Plan(AGENTS.seqs, shared=576, size=CacheConfig.block_size)
 RAGGED = Plan((Seq(1, 1), Seq(64, 64), Seq(65, 1), Seq(1000, 7)))
 # 1300 cells in blocks that do not divide a power of two.
 ODD = Plan((Seq(1300, 5), Seq(200, 1)), shared=192, size=96)
@@ -84,6 +86,10 @@ def cases() -> Iterator[Case]:
         yield attend("ragged", RAGGED, tier, (4, 1), 80, window=16, softcap=5.0)
         yield attend("small", SMALL, tier, (4, 4), 128, softcap=30.0)
         yield attend("large-scores", AGENTS, tier, (9, 3), 64, gain=1000.0)
+    # The block size that sessions use.
+    yield attend("blocks32", SHIPPED, "q8_0/turbo3", (9, 3), 64)
+    yield attend("blocks32", SHIPPED, "q8_0/turbo3", (4, 1), 256, window=512)
+    yield attend("blocks32", SHIPPED, "f16", (4, 1), 128)
     yield attend("blocks96", ODD, "q8_0/turbo3", (9, 3), 64)
     yield attend("blocks96", ODD, "f16", (4, 1), 128, window=300)
     yield attend("rows1000", Plan((Seq(1000, 1000),)), "q8_0/turbo3", (3, 1), 64)

@@ -11,6 +11,7 @@ from case_attention import TIERS, Plan, Seq, layer
 from case_base import normal, seeded, weight
 from case_model import GEMMA, LLAMA, Shape, angles_of, attention_weights, mlp_weights
 
+from polykv.config import CacheConfig
 from polykv.fast.cpu.team import set_threads, threads
 from polykv.ops import BACKENDS, load
 from polykv.types import F32, Activations, Angles, HeadWeights, Segment, Segments, Slots, WeightType
@@ -18,8 +19,11 @@ from polykv.types import F32, Activations, Angles, HeadWeights, Segment, Segment
 FAST = tuple(b for b in BACKENDS if b != "ref")
 pytestmark = pytest.mark.parametrize("name", FAST)
 
-# Segments of up to 20 blocks, so that sequences cross several chunks of 512 positions.
-MIXED = Plan((Seq(600, 1), Seq(1100, 3), Seq(1290, 17), Seq(577, 1), Seq(640, 40)), shared=576)
+# Long enough to cross several chunks of 512 positions. 32 is the block size that sessions use.
+SEQUENCES = Seq(600, 1), Seq(1100, 3), Seq(1290, 17), Seq(577, 1), Seq(640, 40)
+SHIPPED = Plan(SEQUENCES, shared=576, size=CacheConfig.block_size)
+MIXED = Plan(SEQUENCES, shared=576, size=64)
+plans = pytest.mark.parametrize("plan", (SHIPPED, MIXED), ids=lambda p: f"blocks{p.size}")
 
 
 def alone(segments: Segments, row: int) -> Segments:
@@ -28,13 +32,13 @@ def alone(segments: Segments, row: int) -> Segments:
     return Segments.of(own, segments.positions[row : row + 1])
 
 
-def cut(segments: Segments, every: int) -> Segments:
-    """The same cells in segments of at most `every` blocks of 64."""
-    items = []
+def cut(segments: Segments, cells: int, size: int) -> Segments:
+    """The same cells in segments of at most `cells`, whole blocks of `size`."""
+    items, every = [], cells // size
     for s in segments:
         for b in range(0, len(s.blocks), every):
-            length = min(every * 64, s.length - b * 64)
-            items.append(Segment(s.blocks[b : b + every], s.start + b * 64, length, s.rows))
+            length = min(cells, s.length - b * size)
+            items.append(Segment(s.blocks[b : b + every], s.start + b * size, length, s.rows))
     return Segments.of(items, segments.positions)
 
 
@@ -51,11 +55,12 @@ def test_linear_rows(name: str, kind: WeightType, activations: Activations) -> N
 
 @pytest.mark.parametrize(("heads", "dim", "window"), [((9, 3), 64, 0), ((4, 1), 256, 512), ((4, 4), 80, 100)])
 @pytest.mark.parametrize("tier", TIERS)
-def test_attend_rows_and_cuts(name: str, tier: str, heads: tuple[int, int], dim: int, window: int) -> None:
+@plans
+def test_attend_rows_and_cuts(name: str, plan: Plan, tier: str, heads: tuple[int, int], dim: int, window: int) -> None:
     ops = load(name)
-    segments, _, n_blocks = MIXED.build("mixed")
-    kv = layer(ops, tier, n_blocks, heads[1], dim, 64)
-    q = normal(seeded(tier), MIXED.n_rows, heads[0], dim)
+    segments, _, n_blocks = plan.build("mixed")
+    kv = layer(ops, tier, n_blocks, heads[1], dim, plan.size)
+    q = normal(seeded(tier), plan.n_rows, heads[0], dim)
 
     def attend(q: F32, segments: Segments) -> tuple[F32, F32]:
         return ops.attend(q, segments, kv, scale=dim**-0.5, window=window)
@@ -64,9 +69,9 @@ def test_attend_rows_and_cuts(name: str, tier: str, heads: tuple[int, int], dim:
     for row in (0, 2, 4, 15, 21, 40, 61):
         o, l = attend(q[row : row + 1].copy(), alone(segments, row))
         assert np.array_equal(o[0], out[row]) and np.array_equal(l[0], lse[row]), row
-    for every in (1, 3, 8):
-        o, l = attend(q, cut(segments, every))
-        assert np.array_equal(o, out) and np.array_equal(l, lse), every
+    for cells in (64, 192, 512):
+        o, l = attend(q, cut(segments, cells, plan.size))
+        assert np.array_equal(o, out) and np.array_equal(l, lse), cells
 
 
 def test_attend_threads(name: str) -> None:
@@ -87,12 +92,13 @@ def test_attend_threads(name: str) -> None:
 
 @pytest.mark.parametrize("activations", Activations)
 @pytest.mark.parametrize("shape", [LLAMA, GEMMA], ids=lambda s: s.name)
-def test_attention_block_rows(name: str, shape: Shape, activations: Activations) -> None:
+@plans
+def test_attention_block_rows(name: str, plan: Plan, shape: Shape, activations: Activations) -> None:
     ops = load(name)
-    segments, slots, n_blocks = MIXED.build("mixed")
+    segments, slots, n_blocks = plan.build("mixed")
     w = attention_weights(shape)
-    kv = layer(ops, "q8_0/turbo3", n_blocks, shape.n_kv, shape.head_dim, 64)
-    h0 = normal(seeded(shape.name), MIXED.n_rows, shape.embd)
+    kv = layer(ops, "q8_0/turbo3", n_blocks, shape.n_kv, shape.head_dim, plan.size)
+    h0 = normal(seeded(shape.name), plan.n_rows, shape.embd)
     angles = angles_of(segments.positions, shape)
     together = h0.copy()
     ops.attention_block(together, w, kv, angles, segments, slots, activations=activations)
