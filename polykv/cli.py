@@ -8,14 +8,15 @@ Exit codes: 0, 2 (a PolyKVError or a wrong option), 3 (--strict), 130 (Ctrl-C).
 
 from __future__ import annotations
 
+import errno
 import importlib
-import io
 import os
 import sys
 
 import click
 
 from polykv import __version__
+from polykv.commands import streams
 from polykv.errors import PolyKVError
 
 # subcommand -> (module in polykv.commands, one line for --help)
@@ -61,10 +62,7 @@ def group(ctx: click.Context) -> None:
 
 def main() -> None:
     """Run the command line and exit."""
-    for stream in (sys.stdout, sys.stderr):
-        # Model output is UTF-8 whatever the locale says; a pipe with an ASCII locale must not end a run.
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(encoding="utf-8", errors="replace")
+    streams.prepare()
     sys.exit(run(sys.argv[1:]))
 
 
@@ -89,6 +87,12 @@ def run(args: list[str]) -> int:
         click.echo("\npolykv: interrupted", err=True)
         return 130
     except BrokenPipeError:
-        # The reader of a pipe left (`polykv ask | head`): point stdout elsewhere so that exit does not fail on flush.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of a pipe left (`polykv ask | head`).
+        streams.drop_output()
+    except OSError as e:
+        if e.errno != errno.ENOSPC:
+            raise
+        streams.drop_output()
+        click.echo(f"polykv: error: the output cannot be written: {e.strerror}", err=True)
+        return 2
     return 0

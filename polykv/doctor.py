@@ -110,6 +110,14 @@ def _backend(name: str, about: str) -> Iterator[Check]:
         yield Check(f"backend {name}", State.OK, about)
 
 
+def kernels_are_kept() -> bool:
+    """Whether compiled kernels can be written to the user's cache."""
+    from polykv.fast.cpu import _jit
+
+    path = _jit.cache_dir()
+    return path is not None and os.access(path, os.W_OK)
+
+
 def _kernel_cache(path: Path | None, sentence: str) -> Check:
     if path is None:
         return Check("kernel cache", State.NOTE, sentence)

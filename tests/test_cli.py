@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +19,7 @@ from tiny_models import tiny_model, tiny_path
 from polykv import cli
 from polykv.commands import options
 from polykv.commands.compiling import Compiling
-from polykv.commands.output import Output, printable
+from polykv.commands.output import Output, printable, say
 from polykv.errors import StrictError
 from polykv.report import megabytes
 
@@ -66,6 +68,9 @@ def test_help_imports_nothing_slow() -> None:
         (["generate"], "PROMPT"),
         (["ask", "missing-file.txt", "-q", "Who?"], "missing-file.txt"),
         (["ask", "missing-file.txt"], "no question"),
+        (["ask", "missing-file.txt", "-q", " "], "is empty"),
+        (["ask", "missing-file.txt", "Who wrote it?"], "what is 'Who wrote it?'"),
+        (["ask", "--pool", "b.pool", "--system", "Be brief.", "-q", "Who?"], "--system"),
         (["ask", "a.txt", "--pool", "b.pool", "-q", "Who?"], "not both"),
         (["tiers", "-m", "no-such-model"], "no-such-model"),
         (["plan", "-m", TINY, "--kv", "q8_0/turbo9"], "turbo9"),
@@ -101,6 +106,9 @@ def test_documents_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFix
     assert "not UTF-8" in run(capsys, "ask", str(tmp_path / "latin1.txt"), "-q", "x")[2]
     assert "empty" in run(capsys, "ask", str(tmp_path / "empty.txt"), "-q", "x")[2]
     assert run(capsys, "ask", str(tmp_path), "-q", "x")[0] == 2
+    for start, part in ((b"%PDF-1.4\n", "pdftotext"), (b"PK\x03\x04", "plain text"), (b"a\0b", "byte 1")):
+        (tmp_path / "binary").write_bytes(start + b"all ASCII")
+        assert part in run(capsys, "ask", str(tmp_path / "binary"), "-q", "x")[2]
 
 
 @pytest.mark.parametrize(("raised", "code"), [(KeyboardInterrupt, 130), (click.Abort, 130)])
@@ -161,6 +169,24 @@ def test_compilation_is_announced_once_and_timed(capsys: pytest.CaptureFixture[s
         outer(2.5)
     assert "once" not in capsys.readouterr().err
     assert compiling.seconds > first
+
+
+def test_a_line_appears_above_the_bar_that_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    screen = Terminal()
+    monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    with Output().progress("reading") as update:
+        say("a line")
+        update(1, 2000, "reading")
+    shown = screen.getvalue()
+    # rich erases the bar first, and writes it again below the line.
+    assert re.search(r"\x1b\[2Ka line\n", shown)
+    assert "1 of 2,000 tokens" in shown
+    assert "None" not in shown
 
 
 def test_tiers_match_the_codecs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -53,7 +53,8 @@ def test_ask_prints_answers_and_cost(document: str, capsys: pytest.CaptureFixtur
     assert set(got["timing"]) >= {"prefill_tok_s", "decode_tok_s"}
     assert all(value.startswith("polykv.fast.cpu") for value in got["ops"].values())
     assert "3 separate f16 caches" in got["printed"]
-    assert got["err"] == "" or "compil" in got["err"]
+    others = [line for line in got["err"].splitlines() if "compil" not in line]
+    assert others == ["polykv: answer of agents 1, 2, 3 cut at 6 tokens: -n sets the longest answer"]
 
 
 def test_ask_equals_the_library(document: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,6 +93,32 @@ def test_generate(capsys: pytest.CaptureFixture[str]) -> None:
     assert got["text"] in got["printed"]
     assert got["report"]["calls"]["attention_block"] > 0
     assert got["stats"]["generated_n"] == len(want.tokens)
+
+
+def test_it_is_said_why_an_answer_was_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    got = run(capsys, "generate", "The cat", "--raw", "-n", "5")
+    assert "answer cut at 5 tokens: -n sets" in got["err"]
+    got = run(capsys, "generate", "The cat", "--raw", "-n", "50", "--ctx", "9")
+    assert got["finish_reason"] == "context"
+    assert "the context is full" in got["err"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell")
+@pytest.mark.parametrize(("closed", "code"), [("<&-", 2), (">&-", 0), ("2>&-", 0)])
+def test_closed_streams(closed: str, code: int) -> None:
+    python = f"'{sys.executable}' -c 'from polykv.cli import main; main()'"
+    line = f"{python} ask - -q Who -n 1 --backend ref -m '{TINY}' {closed}"
+    done = subprocess.run(["sh", "-c", line], input=DOCUMENT.encode(), capture_output=True)
+    assert done.returncode == code
+    assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk_is_one_line() -> None:
+    line = f"'{sys.executable}' -c 'from polykv.cli import main; main()' tiers > /dev/full"
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "polykv: error: the output cannot be written: No space left on device\n"
 
 
 def test_backends_are_chosen(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from polykv.commands.compiling import Compiling
-from polykv.commands.options import check_notes, open_model, run_options, sampling, sampling_options, show_report
+from polykv.commands.options import (
+    check_notes,
+    open_model,
+    run_options,
+    sampling,
+    sampling_options,
+    say_if_cut,
+    show_report,
+)
 from polykv.commands.output import Output
 from polykv.errors import ConfigError, PromptError
 from polykv.report import megabytes
@@ -30,23 +38,21 @@ DEFAULT_AGENTS = 3
 
 @click.command()
 @click.argument("document", required=False)
+@click.argument("rest", nargs=-1, metavar="")
 @click.option("-q", "--question", "questions", multiple=True, help="One agent answers it; may be repeated.")
 @click.option("--system", default="", help="System message before the document.")
 @click.option("--save", type=click.Path(dir_okay=False), help="Keep the document's cache in this file.")
 @click.option("--pool", "pool_file", type=click.Path(dir_okay=False), help="Take the document from such a file.")
 @sampling_options
 @run_options
-def command(document: str | None, questions: tuple[str, ...], **values: Any) -> None:
+def command(document: str | None, rest: tuple[str, ...], questions: tuple[str, ...], **values: Any) -> None:
     """Answer questions about DOCUMENT (a text file, or - for standard input).
 
     Without DOCUMENT and --pool, the document that comes with polykv is read; without -q, its first three questions
     are asked.
     """
     out = Output(values["as_json"])
-    if values["pool_file"] and document:
-        raise ConfigError("give a document or --pool, not both: a pool file holds its document")
-    if (document or values["pool_file"]) and not questions:
-        raise ConfigError("no question: add -q 'your question' (once per agent)")
+    _check(document, rest, questions, values)
     text = "" if values["pool_file"] else read_document(document)
     asked = list(questions) or [item["question"] for item in shipped_questions()[:DEFAULT_AGENTS]]
 
@@ -77,12 +83,26 @@ def command(document: str | None, questions: tuple[str, ...], **values: Any) -> 
         )
 
 
+def _check(document: str | None, rest: tuple[str, ...], questions: tuple[str, ...], values: dict[str, Any]) -> None:
+    if rest:
+        raise ConfigError(f"one document at a time, and questions go after -q: what is {rest[0]!r}?")
+    if values["pool_file"] and document:
+        raise ConfigError("give a document or --pool, not both: a pool file holds its document")
+    if values["pool_file"] and values["system"]:
+        raise ConfigError("give --system when the pool is saved, not with --pool: it stands before the document")
+    if (document or values["pool_file"]) and not questions:
+        raise ConfigError("no question: add -q 'your question' (once per agent)")
+    if not all(q.strip() for q in questions):
+        raise ConfigError("a question (-q) is empty")
+
+
 def read_document(name: str | None) -> str:
     """Text of the document argument: the shipped one, standard input, or a file (UTF-8)."""
     if name is None:
         return (files("polykv.data") / "texts" / "jargon-file.txt").read_text(encoding="utf-8").strip()
     try:
         raw = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+        _check_is_text(name, raw)
         text = raw.decode("utf-8-sig").strip()
     except OSError as e:
         raise PromptError(f"{name}: cannot be read: {e.strerror or e}") from None
@@ -93,6 +113,18 @@ def read_document(name: str | None) -> str:
     if not text:
         raise PromptError(f"{name}: the document is empty")
     return text
+
+
+def _check_is_text(name: str, raw: bytes) -> None:
+    """Refuse what is no plain text although its bytes may be valid UTF-8."""
+    for start, kind in (
+        (b"%PDF-", "a PDF: extract its text first, for example with pdftotext"),
+        (b"PK\x03\x04", "a zip archive, as word processors write: save it as plain text first"),
+    ):
+        if raw.startswith(start):
+            raise PromptError(f"{name}: not a text but {kind}")
+    if b"\0" in raw and not raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise PromptError(f"{name}: not a text: it has a zero byte (byte {raw.index(0)})")
 
 
 def shipped_questions() -> list[dict[str, str]]:
@@ -135,6 +167,7 @@ def _show(out: Output, questions: list[str], answers: list[Generation]) -> None:
         lines = [line.strip() for line in answer.text.splitlines() if line.strip()]
         out.text(f"agent {i}  {question}")
         out.text(textwrap.indent("\n".join(lines), " " * 9) + "\n")
+    say_if_cut(*answers)
 
 
 def _cost(out: Output, m: PoolMemory, answers: list[Generation], timing: dict[str, float], *, loaded: bool) -> None:

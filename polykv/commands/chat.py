@@ -9,7 +9,15 @@ import click
 
 from polykv.commands.ask import read_document
 from polykv.commands.compiling import Compiling
-from polykv.commands.options import check_notes, open_model, run_options, sampling, sampling_options, show_report
+from polykv.commands.options import (
+    check_notes,
+    open_model,
+    run_options,
+    sampling,
+    sampling_options,
+    say_if_cut,
+    show_report,
+)
 from polykv.commands.output import Output
 from polykv.errors import PolyKVError
 from polykv.report import megabytes
@@ -124,6 +132,7 @@ class Chat:
             except KeyboardInterrupt:
                 self._out.text(" [stopped]", end=False)
             self._out.text()
+        say_if_cut(stream.generation)
         self.turns.append({"question": question, "answer": text})
 
     def _undo(self) -> dict[str, str] | None:

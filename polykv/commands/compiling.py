@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import click
+from polykv.commands.output import say
 
 
 class Compiling:
@@ -26,7 +26,7 @@ class Compiling:
         if self._depth == 0:
             self._began = time.perf_counter()
             if not self.kernels:
-                click.echo("polykv: compiling CPU kernels, once: this takes a minute or two ...", err=True)
+                say(f"polykv: compiling CPU kernels, {_how_often()}: this takes up to two minutes ...")
         self._depth += 1
         self.kernels += 1
 
@@ -48,7 +48,13 @@ class Compiling:
             self._installed = None
         if self.kernels > self._told:
             new, self._told = self.kernels - self._told, self.kernels
-            click.echo(f"polykv: compiled {new} kernels, {self.seconds:.1f} s so far", err=True)
+            say(f"polykv: compiled {new} kernels, {self.seconds:.1f} s in all")
+
+
+def _how_often() -> str:
+    from polykv.doctor import kernels_are_kept
+
+    return "once" if kernels_are_kept() else "in every run (see `polykv doctor`)"
 
 
 def _install(target: Compiling) -> Any:

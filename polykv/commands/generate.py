@@ -8,7 +8,15 @@ from typing import Any
 import click
 
 from polykv.commands.compiling import Compiling
-from polykv.commands.options import check_notes, open_model, run_options, sampling, sampling_options, show_report
+from polykv.commands.options import (
+    check_notes,
+    open_model,
+    run_options,
+    sampling,
+    sampling_options,
+    say_if_cut,
+    show_report,
+)
 from polykv.commands.output import Output
 from polykv.errors import PromptError
 
@@ -32,6 +40,7 @@ def command(prompt: str, raw: bool, **values: Any) -> None:
             out.text(piece, end=False)
         generation = stream.generation
         out.text()
+    say_if_cut(generation)
     check_notes(llm, values["strict"], out)
     report = show_report(llm, values, out)
     out.json(

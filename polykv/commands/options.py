@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from polykv.commands.compiling import Compiling
-from polykv.commands.output import Output
+from polykv.commands.output import Output, say
 from polykv.errors import StrictError
 from polykv.ops import BACKENDS
 
 if TYPE_CHECKING:
+    from polykv.engine_request import Generation
     from polykv.llm import LLM
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -97,6 +98,17 @@ def check_notes(llm: LLM, strict: bool, out: Output) -> None:
         raise StrictError("; ".join(llm.notes))
     for note in llm.notes:
         out.note(note)
+
+
+def say_if_cut(*answers: Generation) -> None:
+    """Say which answers did not end by themselves."""
+    from polykv.engine_request import Finish
+
+    for reason, why in ((Finish.LENGTH, "-n sets the longest answer"), (Finish.CONTEXT, "the context is full")):
+        cut = {i: a.stats.generated_n for i, a in enumerate(answers, 1) if a.finish_reason is reason}
+        if cut:
+            who = f" of agent{'s' * (len(cut) > 1)} {', '.join(map(str, cut))}" if len(answers) > 1 else ""
+            say(f"polykv: answer{who} cut at {max(cut.values())} tokens: {why}")
 
 
 def show_report(llm: LLM, values: dict[str, Any], out: Output) -> dict[str, Any]:

@@ -54,7 +54,7 @@ class Output:
         """A remark that a user should know, once."""
         if text not in self._seen:
             self._seen.add(text)
-            click.echo(f"polykv: note: {printable(text)}", err=True)
+            say(f"polykv: note: {printable(text)}")
 
     @contextmanager
     def status(self, text: str) -> Iterator[None]:
@@ -71,17 +71,26 @@ class Output:
         if not sys.stderr.isatty():
             yield lambda done, total, text: None
             return
-        numbers = DownloadColumn() if size else TextColumn("{task.completed}/{task.total} tokens")
+        numbers = DownloadColumn() if size else TextColumn("{task.fields[tokens]}")
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), numbers, TimeRemainingColumn())
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task(text, total=None)
-            yield lambda done, total, text: bar.update(task, completed=done, total=total, description=text)
+            # How many there are is known at the first update.
+            task = bar.add_task(text, total=None, tokens="")
+            yield lambda done, total, text: bar.update(
+                task, completed=done, total=total, description=text, tokens=f"{done:,} of {total:,} tokens"
+            )
 
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
         # rich would end the process with code 1; `polykv.cli` knows what to do.
         raise BrokenPipeError
+
+
+def say(line: str) -> None:
+    """A line on stderr, above a spinner or bar that is being shown."""
+    # Not click.echo: it goes around the stream that rich puts in place while it draws, and so into the bar.
+    print(line, file=sys.stderr, flush=True)
 
 
 def printable(text: str) -> str:
