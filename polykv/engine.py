@@ -72,9 +72,12 @@ class Engine:
         """
         need = len(request.prompt) + (request.max_tokens != 0)
         if need > self.context:
+            longest = self.pool.model.context
+            advice = f" or raise the context (--ctx, at most {longest:,})" if longest > self.context else ""
+            answer = "" if need == len(request.prompt) else " with one for the answer"
             raise PromptError(
-                f"the prompt has {len(request.prompt)} tokens, and with {need - len(request.prompt)} to generate needs "
-                f"a context of {need}; this session has {self.context}: shorten the prompt or raise the context (--ctx)"
+                f"the prompt, document included, has {len(request.prompt):,} tokens; that needs a context of {need:,}"
+                f"{answer}, and this session has {self.context:,}: shorten it{advice}"
             )
         if request.sequence is not None:
             have = list(request.sequence.tokens)
