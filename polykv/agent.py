@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Protocol, Unpack
 
 from polykv.cache.sequence import Sequence
 from polykv.engine import Engine
@@ -13,18 +13,29 @@ from polykv.errors import CapacityError, ConfigError
 from polykv.prompt import Prompts, common_prefix
 
 
+class Owner(Protocol):
+    """What agents belong to."""
+
+    def adopt(self, agent: Agent) -> None:
+        """Take an agent in: it ends when its owner ends."""
+        ...
+
+
 class Agent:
     """A conversation whose K/V stays in the cache from turn to turn; made by `SharedKVPool.fork` and `LLM.chat`."""
 
+    _sequence: Sequence | None = None
+
     def __init__(self, engine: Engine, prompts: Prompts, sequence: Sequence, document: str = "", system: str = ""):
         self._engine, self._prompts, self._document, self._system = engine, prompts, document, system
-        self._sequence: Sequence | None = sequence
         self._tokens: list[int] = list(sequence.tokens)
         self._prefix_n = len(self._tokens)
         self._turns: list[int] = []
         self._active: Request | None = None
-        # Kept alive by this agent.
-        self.owner: object = None
+        # The pool, kept alive by this agent, which closes it together with its agents.
+        self.owner: Owner | None = None
+        # Last: from here on there is something to free.
+        self._sequence = sequence
 
     @property
     def sequence(self) -> Sequence:
@@ -105,15 +116,21 @@ class Agent:
 
     def _settle(self) -> None:
         """Take over what the last request added, once it is done."""
+        if self._active is not None and self._active.cancelled:
+            # A stream that was dropped in the middle: it ends now, not at somebody's next step.
+            self._engine.sweep()
         if self._active is None or not self._active.done:
             return
-        self._turns.append(len(self._tokens))
-        self._tokens = list(self._active.ids)
-        self._active = None
+        # All at once, so that Ctrl-C finds either the old history or the new one.
+        turns, tokens = [*self._turns, len(self._tokens)], list(self._active.ids)
+        self._turns, self._tokens, self._active = turns, tokens, None
 
     def _idle(self) -> Agent:
         """Raises ConfigError while an answer is on its way."""
         self._settle()
+        if self._active is not None and not self._engine.holds(self._active):
+            # Interrupted before the engine had it.
+            self._discard()
         if self._active is not None:
             raise ConfigError("this agent is still answering; finish or close its stream first")
         return self
@@ -150,7 +167,8 @@ class Agent:
         self._idle()
         twin = Agent(self._engine, self._prompts, self.sequence.fork(), self._document, self._system)
         twin._tokens, twin._turns, twin._prefix_n = self.tokens, self.turns, self._prefix_n
-        twin.owner = self.owner
+        if self.owner is not None:
+            self.owner.adopt(twin)
         return twin
 
     def free(self) -> None:

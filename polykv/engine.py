@@ -73,11 +73,11 @@ class Engine:
         need = len(request.prompt) + (request.max_tokens != 0)
         if need > self.context:
             longest = self.pool.model.context
-            advice = f" or raise the context (--ctx, at most {longest:,})" if longest > self.context else ""
+            advice = "or raise the context (--ctx)" if need <= longest else f"(the model's limit is {longest:,})"
             answer = "" if need == len(request.prompt) else " with one for the answer"
             raise PromptError(
                 f"the prompt, document included, has {len(request.prompt):,} tokens; that needs a context of {need:,}"
-                f"{answer}, and this session has {self.context:,}: shorten it{advice}"
+                f"{answer}, and this session has {self.context:,}: shorten it {advice}"
             )
         if request.sequence is not None:
             have = list(request.sequence.tokens)
@@ -126,6 +126,12 @@ class Engine:
         while self._trash:
             self._trash.popleft()()
         self.drop([r for r in [*self._queue, *self._running] if r.cancelled])
+        if self.pool.torn or self.pool.lost:
+            self.pool.mend()
+
+    def holds(self, request: Request) -> bool:
+        """Whether the request is waiting or running here."""
+        return request in self._running or request in self._queue
 
     @property
     def busy(self) -> bool:
@@ -136,6 +142,7 @@ class Engine:
     def step(self) -> bool:
         """Advance every running request; False when there was nothing to do."""
         self.sweep()
+        self._catch_up()
         self._admit()
         batch = self._batch()
         if not batch:
@@ -149,19 +156,51 @@ class Engine:
                 raise
             return True
         ready = [r for (r, _), w in zip(batch, wants, strict=True) if w is Logits.LAST]
+        reading = [r for r, _ in batch if r.n_generated == 0]
         self._account(batch, time.perf_counter() - began)
         self._choose(ready, logits)
         for r, _ in batch:
             if not r.done and r.max_tokens == 0 and _sequence(r).length == len(r.prompt):
                 self._end(r, Finish.LENGTH)
+        self._tell(reading)
         return True
+
+    def _catch_up(self) -> None:
+        """After a step that was interrupted between the model and the choice, go back by the token whose logits were
+        lost: the next step gives the same ones."""
+        for r in list(self._running):
+            if r in self._queue:
+                # It was being admitted.
+                self._queue.remove(r)
+            sequence = _sequence(r)
+            if sequence.length >= len(r.ids):
+                self._shorten(r, len(r.ids) - 1)
+            self._settle(r)
+
+    def _shorten(self, request: Request, length: int) -> None:
+        """Cut the sequence of a request; where a sliding window has let go of what is needed then, empty it."""
+        sequence = _sequence(request)
+        try:
+            sequence.trim(length)
+        except CapacityError:
+            sequence.free()
+
+    def _tell(self, reading: list[Request]) -> None:
+        """Report progress of prompts, last of all in a step: a callback may raise what it likes, or cancel."""
+        for r in reading:
+            if r.on_prefill is None or r.finish is Finish.CANCELLED:
+                continue
+            try:
+                r.on_prefill(min(r.read, len(r.prompt)), len(r.prompt))
+            except BaseException:
+                self.drop([r])
+                raise
 
     def _admit(self) -> None:
         while self._queue and len(self._running) < self.max_batch and not self._crowded:
             request = self._queue[0]
             if not self._has_room(request):
                 break
-            self._queue.popleft()
             if request.sequence is None:
                 request.sequence, reused = Sequence.attach(self.pool, request.ids)
             else:
@@ -174,6 +213,7 @@ class Engine:
                 self.counters.cache_n += reused
             request.start = reused
             self._running.append(request)
+            self._queue.popleft()
 
     def _batch(self) -> list[tuple[Request, list[int]]]:
         """New ids of this step: one per generating request, and up to `chunk` prompt tokens in order of arrival."""
@@ -206,8 +246,7 @@ class Engine:
                 r.decode_s += seconds
             else:
                 r.prefill_s += seconds
-                if r.on_prefill is not None:
-                    r.on_prefill(min(_sequence(r).length, len(r.prompt)), len(r.prompt))
+                r.read = _sequence(r).length
 
     def _choose(self, ready: list[Request], logits: F32) -> None:
         if not ready:
@@ -220,17 +259,24 @@ class Engine:
 
     def _accept(self, request: Request, token: int) -> None:
         """Append a chosen token and apply the rules that end a generation."""
-        assert request.text is not None
         request.ids.append(token)
-        if token in self.tokenizer.eog and not request.ignore_eog:
-            self._end(request, Finish.EOG)
-            return
-        request.emit([request.text.push(token)])
-        if request.text.stopped:
-            self._end(request, Finish.STOP)
-        elif len(request.ids) >= request.limit:
-            full = request.max_tokens is None or request.n_generated < request.max_tokens
-            self._end(request, Finish.CONTEXT if full else Finish.LENGTH)
+        self._settle(request)
+
+    def _settle(self, request: Request) -> None:
+        """Take note of tokens that were chosen: their text, and whether they end the generation."""
+        assert request.text is not None
+        while request.told < request.n_generated and not request.done:
+            token = request.ids[len(request.prompt) + request.told]
+            if token in self.tokenizer.eog and not request.ignore_eog:
+                self._end(request, Finish.EOG)
+                return
+            request.emit([request.text.push(token)])
+            request.told += 1
+            if request.text.stopped:
+                self._end(request, Finish.STOP)
+            elif len(request.ids) >= request.limit:
+                full = request.max_tokens is None or request.n_generated < request.max_tokens
+                self._end(request, Finish.CONTEXT if full else Finish.LENGTH)
 
     # -- room ----------------------------------------------------------------------------------------------------
     def _has_room(self, request: Request) -> bool:
@@ -256,25 +302,26 @@ class Engine:
 
     def _release(self, request: Request) -> None:
         """Give back the blocks that a request has added since it was admitted."""
-        if request.start is None or request.sequence is None:
+        if request.sequence is None:
             return
         if request.owned:
             request.sequence.free()
             request.sequence = None
-        elif request.sequence.length > request.start:
-            request.sequence.trim(request.start)
+        elif request.start is not None and request.sequence.length > request.start:
+            self._shorten(request, request.start)
         request.start = None
 
     def _end(self, request: Request, why: Finish) -> None:
+        """May be interrupted and called again: the reason is written last."""
+        if request.text is not None and why is not Finish.STOP:
+            request.emit([request.text.finish()])
+        if request.owned:
+            self._release(request)
         if request in self._queue:
             self._queue.remove(request)
         if request in self._running:
             self._running.remove(request)
             self._crowded = False
-        if request.text is not None and why is not Finish.STOP:
-            request.emit([request.text.finish()])
-        if request.owned:
-            self._release(request)
         request.finish = why
 
 

@@ -44,6 +44,11 @@ def make_request(
             f"unknown option {', '.join(sorted(unknown))}; known: {', '.join(sorted(Options.__annotations__))}"
         )
     stop = options.get("stop", ())
+    if not isinstance(stop, str | tuple | list):
+        raise ConfigError(f"stop is {stop!r}; it must be a string or a list of strings")
+    told = options.get("on_prefill")
+    if told is not None and not callable(told):
+        raise ConfigError(f"on_prefill is {told!r}; it must be a function of (done, total)")
     return Request(
         ids,
         max_tokens=options.get("max_tokens", 64),
@@ -51,5 +56,5 @@ def make_request(
         stop=((stop,) if isinstance(stop, str) else tuple(stop)) + more_stop,
         ignore_eog=options.get("ignore_eog", False),
         sequence=sequence,
-        on_prefill=options.get("on_prefill"),
+        on_prefill=told,
     )

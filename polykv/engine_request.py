@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
+import numpy as np
+
 from polykv.cache.sequence import Sequence
 from polykv.errors import ConfigError, PromptError
 from polykv.sampling import SamplingParams
@@ -78,6 +80,10 @@ class Generation:
     finish_reason: Finish
 
 
+def _count(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and int(value) >= 0
+
+
 @dataclass(eq=False)
 class Request:
     """One prompt and the rules for its continuation; the engine fills the rest.
@@ -102,6 +108,8 @@ class Request:
     start: int | None = field(init=False, default=None)  # tokens in the sequence at admission; None = not admitted
     cache_n: int = field(init=False, default=0)
     steps: int = field(init=False, default=0)
+    read: int = field(init=False, default=0)  # tokens in the cache after the last step of the prefill
+    told: int = field(init=False, default=0)  # chosen tokens whose text was emitted
     prefill_s: float = field(init=False, default=0.0)
     decode_s: float = field(init=False, default=0.0)
     finish: Finish | None = field(init=False, default=None)
@@ -114,7 +122,7 @@ class Request:
     def __post_init__(self) -> None:
         if not self.prompt:
             raise PromptError("the prompt has no tokens; at least one is needed to predict the next")
-        if self.max_tokens is not None and (isinstance(self.max_tokens, bool) or self.max_tokens < 0):
+        if self.max_tokens is not None and not _count(self.max_tokens):
             raise ConfigError(f"max_tokens is {self.max_tokens!r}; it must be a whole number >= 0")
         if isinstance(self.stop, str):
             self.stop = (self.stop,)

@@ -18,8 +18,10 @@ class Stream(Iterator[str]):
     `next`) cancels the request and gives its blocks back.
     """
 
+    _ready = False
+
     def __init__(self, engine: Engine, request: Request) -> None:
-        self._engine, self._request = engine, request
+        self._engine, self._request, self._ready = engine, request, True
 
     def __next__(self) -> str:
         while not self._request.pieces and not self._request.done:
@@ -45,7 +47,8 @@ class Stream(Iterator[str]):
 
     def __del__(self) -> None:
         # A loop that was left with `break` drops its iterator: the blocks must not stay behind.
-        self._request.cancel()
+        if self._ready:
+            self._request.cancel()
 
     @property
     def generation(self) -> Generation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -15,7 +16,8 @@ from polykv.prompt import common_prefix
 class PoolMemory:
     """Measured bytes.
 
-    shared: blocks of the document, held once. private: per agent, blocks that only it holds. f16_per_agent: what the
+    shared: blocks of the document, and those that agents forked from agents have in common, each held once. private:
+    per agent, blocks that only it holds. f16_per_agent: what the
     same tokens of each agent would take in a float16 cache of its own (same block size and windows), f16_equivalent
     their sum. cells: tokens held, those of the document once; separate_cells: without sharing. Bytes count whole
     blocks: a partly filled last block of the document is copied by every agent that writes into it.
@@ -57,8 +59,11 @@ def measure(pool: KVPool, document: Sequence, agents: Iterable[Sequence], kv: st
     agents = list(agents)
     here = [pool.block_nbytes(g.index) for g in pool.groups]
     f16 = [f16_block_nbytes(pool, g.index) for g in pool.groups]
-    shared = document.used_blocks()
     held = [a.used_blocks() for a in agents]
+    shared = [
+        blocks | {b for b, holders in Counter(b for a in held for b in a[g]).items() if holders > 1}
+        for g, blocks in enumerate(document.used_blocks())
+    ]
     private = [[blocks - common for blocks, common in zip(a, shared, strict=True)] for a in held]
     return PoolMemory(
         kv,

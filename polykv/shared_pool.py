@@ -25,6 +25,9 @@ from polykv.prompt import Prompts
 class SharedKVPool:
     """A document in the cache. Made by `LLM.pool` and `LLM.load_pool`; close it (or use `with`) to free its blocks."""
 
+    # A pool whose construction was interrupted has nothing to close.
+    _closed = True
+
     def __init__(
         self, engine: Engine, prompts: Prompts, sequence: Sequence, *, document: str, system: str, kv: str
     ) -> None:
@@ -72,10 +75,14 @@ class SharedKVPool:
     def fork(self) -> Agent:
         """A new agent that has read the document. It holds memory until its `free`, or until the pool is closed."""
         agent = self._new_agent()
+        self.adopt(agent)
+        return agent
+
+    def adopt(self, agent: Agent) -> None:
+        """Count an agent among those of this pool (`Agent.fork` does)."""
         # The document stays while anybody reads it, even if the caller keeps only the agent.
         agent.owner = self
         self._forks.append(weakref.ref(agent))
-        return agent
 
     def _new_agent(self) -> Agent:
         if self._closed:
@@ -120,13 +127,14 @@ class SharedKVPool:
         """Free all agents and the document. Safe to call twice."""
         if self._closed:
             return
-        self._closed = True
         self._engine.idle.discard(self)
         for agent in self.agents:
             agent.free()
         self._asked = []
         self._sequence.unpin()
         self._sequence.free()
+        # Last: an interrupted close is begun again by the next one, or by `__del__`.
+        self._closed = True
 
     def __del__(self) -> None:
         if not self._closed:

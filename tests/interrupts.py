@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -17,7 +18,10 @@ def interrupt_at(n: int, action: Callable[[], Any], files: tuple[str, ...]) -> b
         nonlocal left
         if not any(part in frame.f_code.co_filename for part in files):
             return None
-        if event == "line":
+        # The end of a block is reported as its `with` line again, but the interpreter looks for signals after calls
+        # only, and there the lock has been given back.
+        code = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+        if event == "line" and not code.lstrip().startswith("with "):
             left -= 1
             if left < 0:
                 sys.settrace(None)

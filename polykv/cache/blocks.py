@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections import Counter, OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from polykv.errors import CapacityError
 
@@ -171,6 +171,22 @@ class BlockManager:
             self._cold[b] = None
         else:
             self._warm[b] = None
+
+    def recount(self, refs: Mapping[int, int], pins: Mapping[int, int]) -> None:
+        """Believe these numbers of tables and pins per block, and make everything else agree with them."""
+        n = max(len(self._refs), len(self._pins), len(self._prefix))
+        self._refs, self._pins = [refs.get(b, 0) for b in range(n)], [pins.get(b, 0) for b in range(n)]
+        self._prefix += [None] * (n - len(self._prefix))
+        self._by_key = {}
+        for b, prefix in enumerate(self._prefix):
+            if prefix is not None:
+                self._by_key.setdefault(prefix.key, []).append(b)
+        idle = [b for b in range(n) if not self._refs[b] and not self._pins[b]]
+        kept = {b for b in idle if self._prefix[b] is not None}
+        self._free = [b for b in reversed(idle) if b not in kept]
+        self._cold = OrderedDict.fromkeys(b for b in self._cold if b in kept)
+        warm = [b for b in self._warm if b in kept and b not in self._cold]
+        self._warm = OrderedDict.fromkeys([*warm, *(b for b in idle if b in kept and b not in self._cold)])
 
     # -- prefix cache ------------------------------------------------------------------------------------------
     def publish(self, b: int, prefix: Prefix) -> None:

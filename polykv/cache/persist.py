@@ -127,6 +127,8 @@ def load_sequences(path: str | Path, pool: KVPool) -> list[Sequence]:
         pool.identity.check(_identity(file))
         saved = _Saved(file, pool)
         file.verify()
+        if pool.torn:
+            pool.mend()
         for g, n in enumerate(saved.n_blocks):
             pool.require(g, n)
         taken: list[list[int]] = [[] for _ in pool.groups]
@@ -139,12 +141,11 @@ def load_sequences(path: str | Path, pool: KVPool) -> list[Sequence]:
                 blocks = np.array(taken[g], np.int32)
                 for i, part in enumerate(file.rows(name, _SLAB)):
                     pool.ops.kv_unpack(arena, blocks[i * _SLAB : i * _SLAB + len(part)], part)
+            return saved.sequences(taken)
         except BaseException:
-            for manager, blocks_of in zip(pool.managers, taken, strict=True):
-                for b in blocks_of:
-                    manager.release(b)
+            # What was taken is in no table: counting anew gives it back, wherever this broke off.
+            pool.mend()
             raise
-    return saved.sequences(taken)
 
 
 def _identity(file: Container) -> Identity:

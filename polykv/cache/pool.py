@@ -10,6 +10,8 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from polykv.cache.blocks import BlockManager
 from polykv.cache.identity import Identity
@@ -17,6 +19,9 @@ from polykv.config import CacheConfig, ModelConfig
 from polykv.errors import CapacityError, ConfigError
 from polykv.ops import Ops
 from polykv.types import Codec, KVArena, LayerKV
+
+if TYPE_CHECKING:
+    from polykv.cache.sequence import Sequence
 
 
 @dataclass(frozen=True)
@@ -89,6 +94,9 @@ class KVPool:
             layer = model.layers[i]
             return ops.kv_alloc(codec, 1, layer.n_kv, layer.head_dim, cache.block_size)
 
+        # Everybody who holds blocks. torn: a change of theirs broke off; lost: one of them was forgotten, not freed.
+        self.sequences: WeakSet[Sequence] = WeakSet()
+        self.torn = self.lost = False
         self._layers = [LayerKV(alloc(t.k, i), alloc(t.v, i)) for i, t in enumerate(cache.tiers)]
 
     def layer(self, i: int) -> LayerKV:
@@ -107,6 +115,17 @@ class KVPool:
         for arena in self._arenas(group):
             for a in arena.fields.values():
                 a[dst] = a[src]
+
+    def mend(self) -> None:
+        """Count who holds what anew, from the tables of the living sequences, after a change that broke off."""
+        sequences = list(self.sequences)
+        for s in sequences:
+            s.mend()
+        for g, manager in enumerate(self.managers):
+            refs = Counter(b for s in sequences for b in s.block_tables[g].held())
+            pins = Counter(b for s in sequences for group, b in s.pins if group == g)
+            manager.recount(refs, pins)
+        self.torn = self.lost = False
 
     # -- room --------------------------------------------------------------------------------------------------
     def reserve(self, group: int, n_blocks: int) -> None:

@@ -7,7 +7,10 @@ out of the prefix cache.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -16,6 +19,8 @@ from polykv.cache.pool import KVPool
 from polykv.cache.reuse import find_prefix
 from polykv.errors import CapacityError, ConfigError
 from polykv.types import I32, Slots
+
+Change = TypeVar("Change", bound=Callable[..., Any])
 
 
 class BlockTable:
@@ -47,6 +52,23 @@ class BlockTable:
         return held
 
 
+def mutation(change: Change) -> Change:
+    """A method that changes tables and counts. Ctrl-C may come between any two of its lines; the next change then
+    begins with `KVPool.mend`, so that no block is lost or given back twice."""
+
+    @wraps(change)
+    def call(self: Sequence, *args: Any, **kwargs: Any) -> Any:
+        if self.pool.torn:
+            self.pool.mend()
+        try:
+            return change(self, *args, **kwargs)
+        except BaseException:
+            self.pool.torn = True
+            raise
+
+    return cast(Change, call)
+
+
 class Sequence:
     """Tokens and block tables of one sequence of a pool.
 
@@ -61,6 +83,12 @@ class Sequence:
         # Prefixes of the full blocks that were committed.
         self._chain: list[Prefix] = []
         self._pins: list[tuple[int, int]] = []
+        pool.sequences.add(self)
+
+    @property
+    def pins(self) -> list[tuple[int, int]]:
+        """(group, block) of every pin."""
+        return self._pins
 
     @property
     def tables(self) -> list[list[int]]:
@@ -68,6 +96,7 @@ class Sequence:
         return [t.ids.tolist() for t in self.block_tables]
 
     # -- a step ------------------------------------------------------------------------------------------------
+    @mutation
     def extend(self, ids: Iterable[int]) -> list[Slots]:
         """Append tokens and say, per group, where their K/V goes.
 
@@ -140,6 +169,7 @@ class Sequence:
             # Trimmed into a published block: its later cells are about to change.
             m.unpublish(b)
 
+    @mutation
     def commit(self) -> None:
         """The K/V of all tokens is written: publish the blocks that are full now, drop those that slid out of view."""
         size, pool = self.pool.block_size, self.pool
@@ -159,14 +189,15 @@ class Sequence:
                 table.first = keep
 
     # -- sharing -----------------------------------------------------------------------------------------------
+    @mutation
     def fork(self) -> Sequence:
         """A second sequence with the same tokens that shares every block."""
         child = Sequence(self.pool)
-        child.length, child.tokens, child._chain = self.length, self.tokens.copy(), self._chain.copy()
-        child.block_tables = [BlockTable(t.ids.copy(), t.first) for t in self.block_tables]
         for table, manager in zip(self.block_tables, self.pool.managers, strict=True):
             for b in table.held():
                 manager.retain(b)
+        child.block_tables = [BlockTable(t.ids.copy(), t.first) for t in self.block_tables]
+        child.tokens, child._chain, child.length = self.tokens.copy(), self._chain.copy(), self.length
         return child
 
     @classmethod
@@ -175,6 +206,8 @@ class Sequence:
 
         Whole blocks only, at most len(ids) - 1 tokens (one token has to be processed to get logits), at most `limit`.
         """
+        if pool.torn:
+            pool.mend()
         tokens = [int(t) for t in ids]
         most = max(0, len(tokens) - 1 if limit is None else min(limit, len(tokens) - 1))
         chain = find_prefix(pool, tokens[: most // pool.block_size * pool.block_size])
@@ -182,13 +215,17 @@ class Sequence:
         seq.length = len(chain) * pool.block_size
         seq.tokens = tokens[: seq.length]
         seq._chain = chain
-        for g, group in enumerate(pool.groups):
-            first = group.first_cell(seq.length) // pool.block_size
-            found = [pool.managers[g].lookup(p) for p in chain[first:]]
-            blocks = [b for b in found if b is not None]
-            if len(blocks) != len(chain) - first:
-                raise RuntimeError("a cached block vanished between search and use")
-            seq.block_tables[g] = BlockTable(np.array([-1] * first + blocks, np.int32), first)
+        try:
+            for g, group in enumerate(pool.groups):
+                first = group.first_cell(seq.length) // pool.block_size
+                found = [pool.managers[g].lookup(p) for p in chain[first:]]
+                blocks = [b for b in found if b is not None]
+                if len(blocks) != len(chain) - first:
+                    raise RuntimeError("a cached block vanished between search and use")
+                seq.block_tables[g] = BlockTable(np.array([-1] * first + blocks, np.int32), first)
+        except BaseException:
+            pool.torn = True
+            raise
         pool.counters["prefix_tokens"] += seq.length
         return seq, seq.length
 
@@ -201,6 +238,7 @@ class Sequence:
         return seq
 
     # -- shortening --------------------------------------------------------------------------------------------
+    @mutation
     def trim(self, length: int) -> None:
         """Forget all tokens from position `length` on.
 
@@ -233,12 +271,37 @@ class Sequence:
         del self.tokens[length:]
         self.length = length
 
+    @mutation
     def free(self) -> None:
         """Give all blocks back (pinned ones stay, see `unpin`); the sequence is empty afterwards. Idempotent."""
         self._cut(0)
         self.length, self.tokens, self._chain = 0, [], []
 
+    def mend(self) -> None:
+        """Make length, tokens and tables agree after a change that broke off; for `KVPool.mend`, which counts anew."""
+        size = self.pool.block_size
+        length = min([self.length, len(self.tokens), *(t.n * size for t in self.block_tables)])
+        tables = []
+        for group, table in zip(self.pool.groups, self.block_tables, strict=True):
+            ids = table.ids[: -(-length // size)].copy()
+            gone = int((ids < 0).sum())
+            if gone > group.first_cell(length) // size:
+                # Cells that the window needs are not there any more: nothing can be continued.
+                tables, length = [BlockTable() for _ in self.pool.groups], 0
+                break
+            tables.append(BlockTable(ids, gone))
+        self.block_tables, self.length = tables, length
+        self.tokens, self._chain = self.tokens[:length], self._chain[: length // size]
+
+    def __del__(self) -> None:
+        # Nobody gives its blocks back any more. A finalizer may run in the middle of anything, so only a word is left.
+        # AttributeError: its construction was interrupted, so it holds nothing.
+        with suppress(AttributeError):
+            if self._pins or any(t.n > t.first for t in self.block_tables):
+                self.pool.lost = True
+
     # -- pins and reports --------------------------------------------------------------------------------------
+    @mutation
     def pin(self) -> None:
         """Keep the blocks that this sequence holds now, even after `free`, until `unpin`."""
         new = [(g, b) for g, t in enumerate(self.block_tables) for b in t.held()]
@@ -247,6 +310,7 @@ class Sequence:
         self.unpin()
         self._pins = new
 
+    @mutation
     def unpin(self) -> None:
         for g, b in self._pins:
             self.pool.managers[g].unpin(b)

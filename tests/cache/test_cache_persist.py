@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,14 +68,16 @@ def saved(tmp_path: Path, plain: Any) -> Path:
 
 
 @pytest.fixture
-def busy(plain: Any) -> KVPool:
+def busy(plain: Any) -> Iterator[KVPool]:
     """A pool that is in use."""
     pool = make_pool(plain)
-    step(Sequence(pool), [3] * 50)
+    user = Sequence(pool)
+    step(user, [3] * 50)
     done = Sequence(pool)
     step(done, [4] * 90)
     done.free()
-    return pool
+    yield pool
+    user.free()
 
 
 @pytest.mark.parametrize("windows", [(0, 96, 0), (0, 0), (64,)])

@@ -1,0 +1,142 @@
+"""Ctrl-C at any line, callbacks that raise, streams that are dropped: nothing is lost, nothing waits for ever."""
+
+from __future__ import annotations
+
+import gc
+from functools import partial
+
+import pytest
+from interrupts import interrupt_at
+from tiny_llm import DOCUMENT, QUESTIONS, tiny_llm
+
+from polykv.errors import ConfigError
+
+FILES = ("/polykv/engine", "/polykv/cache/", "/polykv/agent", "/polykv/shared_pool", "/polykv/model/runner")
+# A prime number of lines between two interruptions, so that loops are hit at different places.
+STRIDE = 149
+
+
+def turns(pool, n: int = 4) -> None:
+    with pool.fork() as agent:
+        agent.ask(QUESTIONS[0], max_tokens=n)
+        with agent.fork() as twin:
+            twin.ask(QUESTIONS[1], max_tokens=n)
+        agent.trim(agent.turns[-1])
+        agent.ask(QUESTIONS[2], max_tokens=n)
+
+
+ACTIONS = {
+    "ask": lambda llm, pool, i: pool.ask(QUESTIONS[:2], max_tokens=4),
+    "agent": lambda llm, pool, i: turns(pool),
+    "generate": lambda llm, pool, i: llm.generate(f"{i} hello " * 20, max_tokens=30),
+    "pool": lambda llm, pool, i: llm.pool(f"{i} other " * 20).close(),
+}
+
+
+@pytest.mark.parametrize("model", ["llama", "gemma3"])
+@pytest.mark.parametrize("action", ACTIONS)
+def test_ctrl_c_at_any_line(model: str, action: str) -> None:
+    llm = tiny_llm(model, chat=True, kv="q8_0/turbo3", cache_tokens=2048)
+    pool = llm.pool(DOCUMENT)
+
+    def answers() -> list[list[int]]:
+        tokens = [a.tokens for a in pool.ask(QUESTIONS[:2], max_tokens=4)]
+        pool.release()
+        return tokens
+
+    want = answers()
+    used = [m.n_used for m in llm.cache.managers]
+    n = 0
+    while interrupt_at(n, partial(ACTIONS[action], llm, pool, n), FILES):
+        pool.release()
+        gc.collect()
+        llm.engine.sweep()
+        assert [m.n_used for m in llm.cache.managers] == used, n
+        assert not llm.engine.busy
+        if n % 4 == 0:
+            assert answers() == want, n
+        n += STRIDE
+    assert n > 5 * STRIDE
+    pool.close()
+    llm.engine.sweep()
+    assert [m.n_used for m in llm.cache.managers] == [0] * len(used)
+
+
+def test_a_stream_goes_on_after_another_request_was_interrupted_between_model_and_choice(monkeypatch) -> None:
+    llm = tiny_llm()
+    want = llm.generate("alone", max_tokens=12, ignore_eog=True)
+    stream = llm.stream("alone", max_tokens=12, ignore_eog=True)
+    text = next(stream)
+    choose = llm.engine._choose
+    monkeypatch.setattr(llm.engine, "_choose", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate("beside", max_tokens=12)
+    monkeypatch.setattr(llm.engine, "_choose", choose)
+    assert text + "".join(stream) == want.text
+    assert stream.generation.tokens == want.tokens
+
+
+def test_a_callback_that_raises_ends_its_own_request_only() -> None:
+    llm = tiny_llm(chunk=32)
+    want = llm.generate("alone " * 40, max_tokens=6)
+
+    def broken(done: int, total: int) -> None:
+        raise ZeroDivisionError
+
+    first = llm.stream("alone " * 40, max_tokens=6)
+    with pytest.raises(ZeroDivisionError):
+        llm.generate("beside " * 40, max_tokens=6, on_prefill=broken)
+    assert "".join(first) == want.text
+
+    # The one whose callback raises is not the one that is waited for.
+    other = llm.stream("beside " * 40, max_tokens=6, on_prefill=broken)
+    with pytest.raises(ZeroDivisionError):
+        llm.generate("alone " * 40, max_tokens=6)
+    assert "".join(other) == ""
+    assert other.generation.finish_reason.value == "cancelled"
+    assert llm.generate("alone " * 40, max_tokens=6).tokens == want.tokens
+    assert not llm.engine.busy
+
+
+def test_asking_on_after_leaving_a_stream_with_break() -> None:
+    llm = tiny_llm(chat=True)
+    with llm.pool(DOCUMENT) as pool:
+        agent = pool.fork()
+        for _ in agent.stream(QUESTIONS[0], max_tokens=20, ignore_eog=True):
+            break
+        assert agent.ask(QUESTIONS[1], max_tokens=3).tokens
+        assert len(agent.turns) == 2
+
+
+def test_agents_forked_from_agents_are_counted_and_closed_with_the_pool() -> None:
+    llm = tiny_llm(chat=True, kv="q8_0/turbo3")
+    pool = llm.pool(DOCUMENT)
+    agent = pool.fork()
+    agent.ask("A long question. " * 30, max_tokens=3)
+    twins = [agent.fork() for _ in range(3)]
+    assert pool.agents == [agent, *twins]
+    memory = pool.memory()
+    assert memory.total == llm.cache.used_nbytes
+    assert memory.private[1:] == [0, 0, 0]
+    twins[0].ask(QUESTIONS[0], max_tokens=3)
+    assert pool.memory().total == llm.cache.used_nbytes
+    pool.close()
+    assert all(t.freed for t in twins)
+    assert llm.cache.used_nbytes == 0
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"max_tokens": 2.5},
+        {"max_tokens": "3"},
+        {"max_tokens": float("nan")},
+        {"stop": 5},
+        {"stop": None},
+        {"on_prefill": 3},
+    ],
+)
+def test_options_of_the_wrong_type(option) -> None:
+    llm = tiny_llm()
+    with pytest.raises(ConfigError, match=next(iter(option))):
+        llm.generate("x", **option)
