@@ -1,4 +1,4 @@
-"""h += post_norm(Wo attend(...)): one attention block in one parallel region (twin of `polykv.ref.composites`).
+"""h += post_norm(Wo attend(...)): one attention block in one job of the team (twin of `polykv.ref.composites`).
 
 The workers go through the steps together (see `team`); each step is the same row function that the operation of that
 name uses, so the block equals the composition of the operations bit for bit, in any batch.
@@ -68,7 +68,8 @@ from polykv.types import F32, Activations, Angles, AttentionWeights, LayerKV, Se
     ATTEND,
 ) = range(32, 50)
 CODE, ADDRESS, ROWS, COLS = range(4)
-# Arguments that depend on the weights alone, made once per weights: matrices, norms, scale and softcap, epsilon.
+# Arguments that depend on the weights alone, made once per weights: matrices, norms, scale and softcap, epsilon. A
+# memo, keyed by identity and gone with the weights: making them anew takes 10 us, once per layer and step.
 Prepared = tuple[np.ndarray, np.ndarray, F32, np.ndarray]
 _PREPARED: WeakKeyDictionary[AttentionWeights, dict[Activations, Prepared]] = WeakKeyDictionary()
 

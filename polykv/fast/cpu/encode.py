@@ -1,4 +1,4 @@
-"""Vectors <-> exchange layout (twin of `polykv.ref.encode`)."""
+"""Vectors <-> exchange layout (twin of `polykv.ref.codec`)."""
 
 from __future__ import annotations
 

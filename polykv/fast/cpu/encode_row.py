@@ -14,8 +14,10 @@ from polykv.fast.cpu._jit import kernel
 from polykv.fast.cpu.fwht import hadamard, rotate
 from polykv.fast.cpu.kv_layout import CENTROIDS, DIM, FAMILY, GROUP, SIGNS1, SIGNS2, STORED, THRESHOLDS
 from polykv.fast.cpu.simd_math import half_f, half_i
+from polykv.types import Family
 
-F32_, F16_, Q8_0_, Q4_0_, LLOYD_ = 0, 1, 2, 3, 4
+# `Family` as integers, which is what kernels compare.
+F32_, F16_, Q8_0_, Q4_0_, LLOYD_ = (int(f) for f in Family)
 # The largest finite float16: a scale beyond it would decode to infinity.
 F16_MAX = np.float32(65504.0)
 # Below the smallest normal float32 a reciprocal may be infinite; such a scale is stored as zero anyway.

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from polykv.fast.cpu._jit import kernel
+from polykv.fast.cpu.attend_views import floats
 from polykv.fast.cpu.entry import entry
 from polykv.fast.cpu.linear import address
 from polykv.fast.cpu.linear_code import code
 from polykv.fast.cpu.linear_product import SCRATCH
-from polykv.fast.cpu.linear_team import norm_phase, product_phase, row_at
+from polykv.fast.cpu.linear_team import norm_phase, product_phase
 from polykv.fast.cpu.linear_types import slot, takes_q8
 from polykv.fast.cpu.simd import get_f64
 from polykv.fast.cpu.team import TEAM, claim, finish_and_claim, wait
@@ -24,7 +25,7 @@ def _softcap(desk: int, phase: int, y: int, n: int, cap: float) -> None:
     """y = cap tanh(y / cap) of n values."""
     chunk = claim(desk, phase)
     while chunk * CHUNK < n:
-        part = row_at(y + 4 * CHUNK * chunk, min(CHUNK, n - CHUNK * chunk))
+        part = floats(y + 4 * CHUNK * chunk, min(CHUNK, n - CHUNK * chunk))
         for i in range(part.shape[0]):
             part[i] = cap * np.tanh(part[i] / cap)
         chunk = finish_and_claim(desk, phase)

@@ -1,4 +1,4 @@
-"""y[:, first:last] = x W[first:last]^T, for use inside a parallel region of any kernel.
+"""y[:, first:last] = x W[first:last]^T, for use inside a job of the team (`team`).
 
 A step is cut into chunks of weight rows (and of activation rows when there are many); each chunk is one call of
 `product` with the calling worker's own scratch memory of SCRATCH bytes. Everything is addresses and bytes; `code` is

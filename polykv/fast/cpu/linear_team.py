@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import carray  # type: ignore[attr-defined]
-
 from polykv.fast.cpu._jit import kernel
+from polykv.fast.cpu.attend_views import floats
 from polykv.fast.cpu.linear_product import ROWS, product
 from polykv.fast.cpu.norm import rms_row
 from polykv.fast.cpu.q8 import quantize_row
-from polykv.fast.cpu.simd import floats
 from polykv.fast.cpu.team import claim, finish_and_claim, wait
 
 # Activation rows of a chunk take at most this much, so that they stay in the second-level cache; and weights of a chunk
@@ -96,16 +94,10 @@ def quantize_phase(desk: int, phase: int, x: int, x_pitch: int, cols: int, n: in
 
 
 @kernel()
-def row_at(p: int, n: int) -> Any:
-    """float32 [n] at an address."""
-    return carray(floats(p), (n,))
-
-
-@kernel()
 def norm_rows(x: int, cols: int, weight: int, eps: float, first: int, last: int, y: int, q8: int) -> None:
     """rms_norm of rows first .. last - 1 of x to y, and their int8 form to q8 unless that is 0."""
     for r in range(first, last):
-        rms_row(row_at(x + 4 * cols * r, cols), row_at(weight, cols), eps, row_at(y + 4 * cols * r, cols))
+        rms_row(floats(x + 4 * cols * r, cols), floats(weight, cols), eps, floats(y + 4 * cols * r, cols))
         if q8 != 0:
             quantize_row(y + 4 * cols * r, cols, q8 + 2 * cols * r)
 

@@ -16,12 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from polykv.fast.cpu._jit import kernel
+from polykv.fast.cpu.attend_views import floats
 from polykv.fast.cpu.entry import entry
 from polykv.fast.cpu.glu import glu_row
 from polykv.fast.cpu.linear import address
 from polykv.fast.cpu.linear_code import code
 from polykv.fast.cpu.linear_product import SCRATCH, product
-from polykv.fast.cpu.linear_team import norm_phase, row_at, row_chunk, weight_chunk
+from polykv.fast.cpu.linear_team import norm_phase, row_chunk, weight_chunk
 from polykv.fast.cpu.linear_types import slot, takes_q8
 from polykv.fast.cpu.norm import rms_row
 from polykv.fast.cpu.q8 import quantize_row
@@ -58,12 +59,12 @@ def _hidden(desk: int, phase: int, workers: int, t: int, x: int, x8: int, n: int
             product(code, w, hidden, width, at, x_pitch, m, to - 4 * first, pitch, first, last, scratch)
         count = last - first
         for k in range(m):
-            g, u = row_at(gate + k * pitch, count), row_at(up + k * pitch, count)
+            g, u = floats(gate + k * pitch, count), floats(up + k * pitch, count)
             if integers:
                 glu_row(g, u, gelu, g)
                 quantize_row(gate + k * pitch, count, act + 2 * hidden * (r + k) + 2 * first)
             else:
-                glu_row(g, u, gelu, row_at(act + 4 * hidden * (r + k) + 4 * first, count))
+                glu_row(g, u, gelu, floats(act + 4 * hidden * (r + k) + 4 * first, count))
         chunk = finish_and_claim(desk, phase)
     wait(desk, phase, chunks)
 
@@ -91,7 +92,7 @@ def _down(desk: int, phase: int, workers: int, t: int, act: int, n: int, y: int,
 @kernel()
 def add_row(h: int, y: int, n: int) -> None:
     """h += y."""
-    a, b = row_at(h, n), row_at(y, n)
+    a, b = floats(h, n), floats(y, n)
     for i in range(n):
         a[i] += b[i]
 
@@ -103,8 +104,8 @@ def _post(desk: int, phase: int, t: int, eps: float, n: int, y: int, h: int) -> 
     r = claim(desk, phase)
     while r < n:
         at = 4 * width * r
-        row = row_at(y + at, width)
-        rms_row(row, row_at(slot(t, POST), width), eps, row)
+        row = floats(y + at, width)
+        rms_row(row, floats(slot(t, POST), width), eps, row)
         add_row(h + at, y + at, width)
         r = finish_and_claim(desk, phase)
     wait(desk, phase, n)
@@ -128,7 +129,7 @@ def _body(job: int, desk: int, worker: int, workers: int) -> None:
         _post(desk, 3, t, eps, n, y, h)
 
 
-# Tables of weights that are in use, per kind of activations.
+# Tables of weights that are in use, per kind of activations: a memo, as in `attention_block`, gone with the weights.
 _TABLES: WeakKeyDictionary[MlpWeights, dict[Activations, npt.NDArray[np.int64]]] = WeakKeyDictionary()
 
 

@@ -54,34 +54,22 @@ def prefetch(b: Any, p: Any) -> None:
     b.call(cgutils.get_or_insert_function(b.module, kind, name), [at(b, p, I8), I32(0), I32(2), I32(1)])
 
 
-def _getter(kind: ir.Type, result: Any, signed: bool, doc: str) -> Any:
-    def get(b: Any, p: Any) -> Any:
-        value = read(b, p, kind)
-        if kind in (F32, I32):
-            return value
-        return b.sext(value, I32) if signed else b.zext(value, I32)
-
-    get.__doc__ = doc
-    return op(result, Addr)(get)
-
-
-@op(types.CPointer(types.float32), Addr)
-def floats(b: Any, p: Any) -> Any:
-    """p as a pointer for `numba.carray`, to hand rows to functions that take arrays."""
-    return at(b, p, F32)
-
-
 @op(types.int64, Addr)
 def get_i64(b: Any, p: Any) -> Any:
     """The int64 at p."""
     return read(b, p, I64)
 
 
-get_f32 = _getter(F32, types.float32, True, "The float32 at p.")
-get_i32 = _getter(I32, types.int32, True, "The int32 at p.")
-get_u16 = _getter(I16, types.int32, False, "The uint16 at p.")
-get_i8 = _getter(I8, types.int32, True, "The int8 at p.")
-get_u8 = _getter(I8, types.int32, False, "The uint8 at p.")
+@op(types.float32, Addr)
+def get_f32(b: Any, p: Any) -> Any:
+    """The float32 at p."""
+    return read(b, p, F32)
+
+
+@op(types.int32, Addr)
+def get_i32(b: Any, p: Any) -> Any:
+    """The int32 at p."""
+    return read(b, p, I32)
 
 
 @op(types.void, Addr, types.float32)
@@ -106,18 +94,6 @@ def put_i64(b: Any, p: Any, x: Any) -> None:
 def get_f64(b: Any, p: Any) -> Any:
     """The float64 at p."""
     return read(b, p, ir.DoubleType())
-
-
-@op(types.void, Addr, types.int32)
-def put_u8(b: Any, p: Any, x: Any) -> None:
-    """Store the low byte of x at p."""
-    write(b, p, b.trunc(x, I8))
-
-
-@op(Ints, Addr)
-def load_i(b: Any, p: Any) -> Any:
-    """32 bytes at p."""
-    return read(b, p, I32X8)
 
 
 @op(types.void, Addr, Ints)
@@ -185,12 +161,6 @@ def splat_f(b: Any, x: Any) -> Any:
 
 @op(types.float32, Floats, types.int32)
 def lane_f(b: Any, v: Any, lane: Any) -> Any:
-    """One lane."""
-    return b.extract_element(v, lane)
-
-
-@op(types.int32, Ints, types.int32)
-def lane_i(b: Any, v: Any, lane: Any) -> Any:
     """One lane."""
     return b.extract_element(v, lane)
 

@@ -47,12 +47,6 @@ def sub_i(b: Any, x: Any, y: Any) -> Any:
 
 
 @op(Ints, Ints, Ints)
-def mul_i(b: Any, x: Any, y: Any) -> Any:
-    """x * y, low 32 bits."""
-    return b.mul(x, y)
-
-
-@op(Ints, Ints, Ints)
 def and_i(b: Any, x: Any, y: Any) -> Any:
     """Bitwise and."""
     return b.and_(x, y)
@@ -68,12 +62,6 @@ def or_i(b: Any, x: Any, y: Any) -> Any:
 def shl(b: Any, x: Any, n: Any) -> Any:
     """x << n."""
     return b.shl(x, spread(b, n))
-
-
-@op(Ints, Ints, types.int32)
-def shr(b: Any, x: Any, n: Any) -> Any:
-    """x >> n, zeros come in."""
-    return b.lshr(x, spread(b, n))
 
 
 @op(Ints, Ints, types.int32, types.int32)
@@ -158,12 +146,6 @@ def round_i(b: Any, x: Any) -> Any:
 def bits_f(b: Any, x: Any) -> Any:
     """The same bits read as float32."""
     return b.bitcast(x, F32X8)
-
-
-@op(Ints, Floats)
-def bits_i(b: Any, x: Any) -> Any:
-    """The same bits read as int32."""
-    return b.bitcast(x, I32X8)
 
 
 # -- fp16 --------------------------------------------------------------------------------------------------------

@@ -28,7 +28,6 @@ from polykv.fast.cpu.simd_core import (
     I32X8,
     I64,
     Addr,
-    Floats,
     Ints,
     Level,
     call,
@@ -151,13 +150,6 @@ def _lookup(b: Any, raw: Any, table: list[int]) -> Any:
         for k in range(1, 16):
             found = b.select(b.icmp_unsigned("==", raw, const(I8X32, k)), const(I8X32, table[k]), found)
     return b.bitcast(found, I32X8)
-
-
-@op(types.void, Addr, types.int64, Floats)
-def scatter4(b: Any, p: Any, pitch: Any, v: Any) -> None:
-    """Store lane r at row r."""
-    for r in range(8):
-        write(b, row(b, p, pitch, r), b.extract_element(v, I32(r)))
 
 
 # -- integer dot products ----------------------------------------------------------------------------------------

@@ -24,8 +24,11 @@ numba would use, waits for every thread at the end of every region: with busy ne
 four time slices, for 0.1 ms of work.) Which worker computes a chunk must not matter to the result.
 
 The other workers are threads that look for jobs for a fraction of a millisecond and then sleep. One that finds itself
-on the calling thread's core moves away. The lock makes
-concurrent calls of Python threads take turns; kernels use all cores anyway.
+on the calling thread's core moves away. The lock makes concurrent calls of Python threads take turns; kernels use all
+cores anyway.
+
+There is one team per process (`TEAM`), because its workers stand for the processor's cores, of which there is one set.
+It holds no results: only threads, counters, and working memory whose contents end with the job.
 
 Ctrl-C may come between any two lines of Python. So `lock` is the interpreter's own lock, which a `with` statement takes
 and gives back without a gap, and everything else here is kept such that a line that did not happen costs nothing: a
