@@ -77,6 +77,7 @@ def test_help_imports_nothing_slow() -> None:
         (["plan", "-m", TINY, "--kv", "q8_0,99=f16"], "99"),
         (["plan", "-m", TINY, "--ctx", "8", "--shared", "9"], "shared"),
         (["pull", "no-such-model"], "no-such-model"),
+        (["pull", "hf:some/model"], "-m hf:some/model"),
         (["generate", "x", "-m", "no-such-model"], "no-such-model"),
         (["generate", "x", "-m", TINY, "--ctx", "1000000"], "1000000"),
     ],

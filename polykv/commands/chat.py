@@ -36,7 +36,7 @@ Ctrl-C stops an answer; what was said so far stays."""
 
 
 @click.command()
-@click.option("--doc", "document", default=None, help="Talk about this text file.")
+@click.option("--doc", "document", default=None, metavar="FILE", help="Talk about this text file.")
 @click.option("--system", default="", help="System message.")
 @sampling_options
 @run_options

@@ -30,7 +30,11 @@ kv_option = click.option(
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="The last line of output is one JSON object.")
 max_tokens_option = click.option(
-    "-n", "--max-tokens", type=click.IntRange(min=1), default=None, help="Longest answer in tokens."
+    "-n",
+    "--max-tokens",
+    type=click.IntRange(min=1),
+    default=None,
+    help="Longest answer in tokens; default 48 in ask, else 256.",
 )
 
 
@@ -48,7 +52,12 @@ run_options = _chain(
     kv_option,
     click.option("--ctx", type=click.IntRange(min=1), default=None, help="Longest sequence in tokens."),
     click.option("--backend", type=click.Choice(BACKENDS), default="cpu", show_default=True),
-    click.option("--activations", type=click.Choice(["f32", "q8"]), default=None, help="f32 is exact; q8 is faster."),
+    click.option(
+        "--activations",
+        type=click.Choice(["f32", "q8"]),
+        default=None,
+        help="f32 is exact; q8 is faster, and the default of cpu.",
+    ),
     click.option("--threads", type=click.IntRange(min=1), default=None, help="Worker threads; default all cores."),
     json_option,
     click.option("--strict", is_flag=True, help="Anything that would be reported as a note is an error (exit 3)."),

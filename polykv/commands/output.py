@@ -31,7 +31,10 @@ class Output:
         self, title: str, columns: list[str], rows: list[list[str]], caption: str = "", *, text_columns: int = 1
     ) -> None:
         """A table; the first `text_columns` columns are aligned left, the others (numbers) right."""
-        table = Table(title=title, caption=caption or None, title_justify="left", caption_justify="left")
+        if title:
+            # As a line of its own: rich would fold a title to the width of the table.
+            self.text(title)
+        table = Table(caption=caption or None, caption_justify="left")
         for i, name in enumerate(columns):
             table.add_column(name, justify="left" if i < text_columns else "right", overflow="fold")
         for row in rows:

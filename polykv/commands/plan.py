@@ -9,7 +9,7 @@ import click
 from polykv.cache.codecs import parse_tiers
 from polykv.commands.options import json_option, kv_option, model_option
 from polykv.commands.output import Output
-from polykv.report import megabytes
+from polykv.report import megabytes, runs
 
 
 @click.command()
@@ -34,20 +34,15 @@ def command(model: str, kv: str, ctx: int, shared: int | None, agents: int, as_j
     if shared is None:
         shared = max(0, ctx - 256)
     plan = plan_memory(loaded.config, parse_tiers(kv, len(loaded.config.layers)), ctx=ctx, agents=agents, shared=shared)
-    rows = [
-        [
-            str(p.layer),
-            p.tier,
-            str(p.window or "all"),
-            f"{p.token_nbytes:g}",
-            megabytes(p.k_nbytes),
-            megabytes(p.v_nbytes),
-        ]
+    if ctx > loaded.config.context:
+        out.note(f"the model itself ends at {loaded.config.context:,} tokens")
+    layers = [
+        (p.tier, str(p.window or "all"), f"{p.token_nbytes:g}", megabytes(p.k_nbytes), megabytes(p.v_nbytes))
         for p in plan.layers
     ]
-    out.table(
-        f"cache of {loaded.config.name}", ["layer", "K/V", "window", "bytes/token", "K", "V"], rows, text_columns=2
-    )
+    rows = [[numbers, *layer] for numbers, layer in runs(layers)]
+    columns = ["layers", "K/V", "window", "bytes/token", "K", "V"]
+    out.table(f"cache of {loaded.config.name}, each layer", columns, rows, text_columns=2)
     out.table(
         f"{agents} agents of {ctx:,} tokens, {shared:,} of them shared",
         ["", "bytes"],

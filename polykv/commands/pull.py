@@ -6,6 +6,7 @@ import click
 
 from polykv.commands.options import json_option
 from polykv.commands.output import Output
+from polykv.errors import DownloadError
 from polykv.report import megabytes
 
 
@@ -31,6 +32,8 @@ def command(name: str | None, as_json: bool) -> None:
         out.table("catalogue", ["name", "what", "licence", "size", "here"], rows, text_columns=3)
         out.json({"models": [{"name": e.name, "size": e.size, "sha256": e.sha256} for e in CATALOGUE.values()]})
         return
+    if name.startswith("hf:"):
+        raise DownloadError(f"{name}: pull is for catalogue models; -m {name} downloads it at first use")
     if name in CATALOGUE:
         out.note(f"{name}: {CATALOGUE[name].about}; licence: {CATALOGUE[name].licence}")
     with out.progress(f"pulling {name}", size=True) as update:
