@@ -87,9 +87,9 @@ def cases() -> Iterator[Case]:
         yield attend("small", SMALL, tier, (4, 4), 128, softcap=30.0)
         yield attend("large-scores", AGENTS, tier, (9, 3), 64, gain=1000.0)
     # The block size that sessions use.
-    yield attend("blocks32", SHIPPED, "q8_0/turbo3", (9, 3), 64)
-    yield attend("blocks32", SHIPPED, "q8_0/turbo3", (4, 1), 256, window=512)
-    yield attend("blocks32", SHIPPED, "f16", (4, 1), 128)
+    yield attend("shipped-blocks", SHIPPED, "q8_0/turbo3", (9, 3), 64)
+    yield attend("shipped-blocks", SHIPPED, "q8_0/turbo3", (4, 1), 256, window=512)
+    yield attend("shipped-blocks", SHIPPED, "f16", (4, 1), 128)
     yield attend("blocks96", ODD, "q8_0/turbo3", (9, 3), 64)
     yield attend("blocks96", ODD, "f16", (4, 1), 128, window=300)
     yield attend("rows1000", Plan((Seq(1000, 1000),)), "q8_0/turbo3", (3, 1), 64)

@@ -19,7 +19,7 @@ from polykv.types import F32, Activations, Angles, HeadWeights, Segment, Segment
 FAST = tuple(b for b in BACKENDS if b != "ref")
 pytestmark = pytest.mark.parametrize("name", FAST)
 
-# Long enough to cross several chunks of 512 positions. 32 is the block size that sessions use.
+# Long enough to cross several chunks of 512 positions; in the blocks that sessions use, and in large ones.
 SEQUENCES = Seq(600, 1), Seq(1100, 3), Seq(1290, 17), Seq(577, 1), Seq(640, 40)
 SHIPPED = Plan(SEQUENCES, shared=576, size=CacheConfig.block_size)
 MIXED = Plan(SEQUENCES, shared=576, size=64)

@@ -64,4 +64,6 @@ def test_sharing_pays(llm: polykv.LLM) -> None:
         memory = pool.memory()
     assert memory.f16_equivalent > 6 * memory.total
     # The transcript shows this number; it depends on block size and types alone.
-    assert f"{megabytes(memory.shared)} once" in (Path(__file__).parent.parent / "README.md").read_text()
+    assert f"{megabytes(memory.shared)} once" in (Path(__file__).parent.parent / "README.md").read_text(), (
+        "paste a new one"
+    )

@@ -78,7 +78,8 @@ def test_agents_never_use_more_than_planned(shared: int, more: int, agents: int,
 
 def test_f16_equivalent_is_measured_from_f16_blocks(ops: Any) -> None:
     config = model((0, 96), n_kv=2)
-    plan = plan_memory(config, parse_tiers("q8_0/turbo3", 2), ctx=400, agents=3, shared=300, ops=ops)
+    tiers = parse_tiers("q8_0/turbo3", 2)
+    plan = plan_memory(config, tiers, ctx=400, agents=3, shared=300, block_size=32, ops=ops)
     half = make_pool(ops, config, tier="f16", block_size=32)
     half.reserve(0, 13)
     half.reserve(1, 4)
