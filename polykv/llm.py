@@ -8,7 +8,7 @@ with llm.pool(document) as pool:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 from pathlib import Path
 from typing import Unpack
@@ -30,6 +30,7 @@ from polykv.engine_stream import Stream
 from polykv.errors import ConfigError, PromptError
 from polykv.model.loader import Model, load_model
 from polykv.model.runner import Logits, Runner
+from polykv.notes import NO_TEMPLATE, session_notes, shorter_context
 from polykv.prompt import Message, Prompts
 from polykv.report import Report, make_report
 from polykv.shared_pool import SharedKVPool
@@ -43,6 +44,7 @@ DEFAULT_CONTEXT = 8192
 SEQUENCES_OF_FULL_LENGTH = 4
 
 Prompt = str | Seq[Message] | Seq[int]
+PROMPT_KINDS = "a prompt is a string, a list of messages {role, content}, or a list of token ids"
 
 
 def load(
@@ -81,7 +83,10 @@ def load(
     tokenizer = Tokenizer.from_gguf(loaded.gguf.metadata)
     template = ChatTemplate.from_gguf(loaded.gguf.metadata, tokenizer)
     engine = Engine(ops, runner, tokenizer, context=context, chunk=chunk)
-    return LLM(loaded, ops, engine, Prompts(tokenizer, template), kv)
+    llm = LLM(loaded, ops, engine, Prompts(tokenizer, template), kv)
+    if ctx is None and context < limit:
+        llm.note(shorter_context(context, limit))
+    return llm
 
 
 def _activations(backend: str, name: str | None) -> Activations:
@@ -108,6 +113,7 @@ class LLM:
     def __init__(self, model: Model, ops: operations.LoadedOps, engine: Engine, prompts: Prompts, kv: str) -> None:
         self.model, self.ops, self.engine, self.prompts, self.kv = model, ops, engine, prompts, kv
         self.config, self.tokenizer, self.context = model.config, prompts.tokenizer, engine.context
+        self._said: list[str] = []
 
     @property
     def cache(self) -> KVPool:
@@ -116,8 +122,12 @@ class LLM:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was ignored or assumed about the model file; `--strict` refuses to run with any."""
-        return (*self.model.notes, *self.tokenizer.notes)
+        """What fell back, was assumed, reduced or ignored, each once; `--strict` refuses to run with any."""
+        return tuple(dict.fromkeys([*session_notes(self), *self._said]))
+
+    def note(self, text: str) -> None:
+        """Add a note."""
+        self._said.append(text)
 
     @property
     def activations(self) -> Activations:
@@ -135,9 +145,14 @@ class LLM:
     def prompt_ids(self, prompt: Prompt, raw: bool = False) -> list[int]:
         """Token ids that a prompt stands for; see `generate`."""
         if isinstance(prompt, str):
-            if raw or self.prompts.template is None:
+            if raw:
+                return self.prompts.text(prompt)
+            if self.prompts.template is None:
+                self._note_template()
                 return self.prompts.text(prompt)
             return self.prompts.messages([{"role": "user", "content": prompt}])
+        if not isinstance(prompt, Iterable) or isinstance(prompt, bytes | dict):
+            raise PromptError(PROMPT_KINDS)
         items: list[object] = list(prompt)
         messages = [m for m in items if isinstance(m, dict)]
         if items and len(messages) == len(items):
@@ -145,7 +160,11 @@ class LLM:
         ids = [int(i) for i in items if isinstance(i, int | np.integer) and not isinstance(i, bool)]
         if len(ids) == len(items):
             return ids
-        raise PromptError("a prompt is a string, a list of messages {role, content}, or a list of token ids")
+        raise PromptError(PROMPT_KINDS)
+
+    def _note_template(self) -> None:
+        if self.prompts.template is None and NO_TEMPLATE not in self._said:
+            self.note(NO_TEMPLATE)
 
     # -- generating ----------------------------------------------------------------------------------------------
     def generate(self, prompt: Prompt, *, raw: bool = False, **options: Unpack[Options]) -> Generation:
@@ -168,6 +187,7 @@ class LLM:
 
     def chat(self, system: str = "") -> Agent:
         """An empty conversation whose history stays in the cache."""
+        self._note_template()
         return Agent(self.engine, self.prompts, Sequence(self.cache), system=system)
 
     def _request(self, prompt: Prompt, raw: bool, options: Options) -> Request:
@@ -196,6 +216,7 @@ class LLM:
         self, document: str, *, system: str = "", on_prefill: Callable[[int, int], None] | None = None
     ) -> SharedKVPool:
         """Prefill a document once, for many agents. on_prefill(done, total) reports progress in tokens."""
+        self._note_template()
         ids = self.prompts.prefix(document, system)
         if not ids:
             raise PromptError("the document is empty")
@@ -213,6 +234,7 @@ class LLM:
         Raises MismatchError, naming the field, when it was made with another model, tier or rope, and FormatError when
         the file is damaged; what this session holds is not touched then.
         """
+        self._note_template()
         return SharedKVPool.load(path, self.engine, self.prompts, self.kv)
 
     # -- facts ---------------------------------------------------------------------------------------------------

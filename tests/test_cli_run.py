@@ -53,7 +53,10 @@ def test_ask_prints_answers_and_cost(document: str, capsys: pytest.CaptureFixtur
     assert set(got["timing"]) >= {"prefill_tok_s", "decode_tok_s"}
     assert all(value.startswith("polykv.fast.cpu") for value in got["ops"].values())
     assert "3 separate f16 caches" in got["printed"]
-    others = [line for line in got["err"].splitlines() if "compil" not in line]
+    assert sum("activations q8 has no effect" in note for note in got["notes"]) == 1
+    notes = [line.removeprefix("polykv: note: ") for line in got["err"].splitlines() if "note: " in line]
+    assert notes == got["notes"]
+    others = [line for line in got["err"].splitlines() if "compil" not in line and "note: " not in line]
     assert others == ["polykv: answer of agents 1, 2, 3 cut at 6 tokens: -n sets the longest answer"]
 
 

@@ -33,8 +33,9 @@ ALLOWED: dict[str, set[str]] = {
     "text": BASE,
     "model": BASE | {"ops", "cache"},
 }
-# `doctor` describes the installed backends; `llm` sets the number of threads of the one it loads.
-EXTRA: dict[str, set[str]] = {"doctor": {"fast"}, "llm": {"fast"}}
+# `doctor` describes the installed backends; `llm` sets the number of threads of the one it loads; `notes` says where it
+# falls back.
+EXTRA: dict[str, set[str]] = {"doctor": {"fast"}, "llm": {"fast"}, "notes": {"fast"}}
 THIRD_PARTY: dict[str, set[str]] = {"ref": {"numpy"}, "fast": {"numpy", "numba", "llvmlite", "platformdirs"}}
 
 

@@ -77,6 +77,7 @@ def command(document: str | None, rest: tuple[str, ...], questions: tuple[str, .
                 "pool": memory.as_dict(),
                 "timing": timing,
                 "ops": dict(llm.ops.source),
+                "notes": list(llm.notes),
                 "generations": [_generation(q, a) for q, a in zip(asked, answers, strict=True)],
                 **report,
             }

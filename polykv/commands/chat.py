@@ -69,7 +69,7 @@ def command(document: str | None, system: str, **values: Any) -> None:
 
 def _finish(llm: LLM, chat: Chat, values: dict[str, Any], out: Output) -> None:
     report = show_report(llm, values, out)
-    out.json({"turns": chat.turns, "ops": dict(llm.ops.source), **report})
+    out.json({"turns": chat.turns, "ops": dict(llm.ops.source), "notes": list(llm.notes), **report})
 
 
 class Chat:

@@ -50,6 +50,7 @@ def command(prompt: str, raw: bool, **values: Any) -> None:
             "finish_reason": generation.finish_reason.value,
             "stats": generation.stats.as_dict(),
             "ops": dict(llm.ops.source),
+            "notes": list(llm.notes),
             **report,
         }
     )

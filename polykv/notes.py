@@ -1,0 +1,79 @@
+"""What a user should know about a session: fallbacks, assumptions, things that were reduced, ignored or done slowly.
+
+One list, `LLM.notes`: the command line prints it on stderr, reports hold it, `--strict` makes an error of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from polykv.types import WEIGHT_BLOCK, Activations, KVArena
+
+if TYPE_CHECKING:
+    from polykv.llm import LLM
+
+NO_TEMPLATE = (
+    "the model has no chat template: text is continued as it is, and questions are put as 'Question: ... Answer:'"
+)
+
+
+def session_notes(llm: LLM) -> Iterator[str]:
+    """Notes that follow from what the session is; `LLM.notes` adds those of what it has done."""
+    yield from llm.model.notes
+    yield from llm.tokenizer.notes
+    yield from _activations(llm)
+    yield from _padding(llm)
+    if llm.ops.name == "cpu":
+        yield from _cpu()
+
+
+def shorter_context(context: int, limit: int) -> str:
+    """Note of a context that was not asked for."""
+    return f"the context is {context:,} tokens, of {limit:,} that the model could have: --ctx (ctx=) sets another"
+
+
+def _activations(llm: LLM) -> Iterator[str]:
+    if llm.activations is not Activations.Q8:
+        return
+    blocks = [
+        (a.wq, a.wk, a.wv, a.wo, m.gate, m.up, m.down) for a, m in zip(llm.model.attention, llm.model.mlp, strict=True)
+    ]
+    matrices = [w for block in blocks for w in block] + [llm.model.head.out]
+    floats = Counter(w.type.name for w in matrices if WEIGHT_BLOCK[w.type][0] == 1)
+    for kind, n in floats.items():
+        yield (
+            f"{n} of {len(matrices)} weight matrices are {kind}: activations q8 has no effect on them, "
+            "they are multiplied in float32, which is exact and slower"
+        )
+
+
+def _padding(llm: LLM) -> Iterator[str]:
+    padded: Counter[tuple[str, str, int, int]] = Counter()
+    for i in range(len(llm.config.layers)):
+        kv = llm.cache.layer(i)
+        for side, arena in (("K", kv.k), ("V", kv.v)):
+            stored = _stored(arena)
+            if stored > arena.head_dim:
+                padded[side, arena.codec.name, arena.head_dim, stored] += 1
+    for (side, name, head_dim, stored), layers in padded.items():
+        yield (
+            f"{side} as {name}: head_dim {head_dim} is padded to {stored} in {layers} layers, which costs "
+            f"{stored / head_dim - 1:.0%} more memory"
+        )
+
+
+def _stored(arena: KVArena) -> int:
+    return arena.codec.resident_dim(arena.head_dim)
+
+
+def _cpu() -> Iterator[str]:
+    from polykv.fast.cpu._jit import cache_note
+    from polykv.fast.cpu.simd_core import Level, level
+
+    if level() is Level.PORTABLE:
+        yield "this processor has no AVX2 with FMA: portable kernels run, several times slower"
+    note = cache_note()
+    if note is not None:
+        yield note

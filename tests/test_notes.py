@@ -1,0 +1,84 @@
+"""Everything that falls back or is reduced is one of `LLM.notes`, and with them in reports and --strict."""
+
+from __future__ import annotations
+
+import pytest
+from tiny_llm import tiny_llm
+from tiny_models import tiny_path
+
+import polykv
+from polykv.errors import PolyKVError
+from polykv.fast.cpu import _jit, simd_core
+
+
+def notes(**options) -> str:
+    return "\n".join(tiny_llm(**{"kv": "f16"} | options).notes)
+
+
+def test_a_plain_session_has_none() -> None:
+    llm = tiny_llm(ctx=128, chat=True, kv="f16")
+    llm.generate("x", max_tokens=1)
+    assert llm.notes == ()
+    assert llm.report()["model"]["notes"] == []
+
+
+def test_context_that_was_reduced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polykv.llm.DEFAULT_CONTEXT", 100)
+    limit = tiny_llm().config.context
+    assert f"the context is 100 tokens, of {limit:,}" in notes(ctx=None)
+    assert notes(ctx=100) == ""
+
+
+@pytest.mark.parametrize("use", ["generate", "stream", "chat", "pool"])
+def test_text_for_a_model_without_a_chat_template(use: str) -> None:
+    llm = tiny_llm(kv="f16")
+    llm.generate("x", raw=True, max_tokens=1)
+    llm.logits([5, 6])
+    assert llm.notes == ()
+    for _ in range(2):
+        {
+            "generate": lambda: llm.generate("x", max_tokens=1),
+            "stream": lambda: list(llm.stream("x", max_tokens=1)),
+            "chat": lambda: llm.chat(),
+            "pool": lambda: llm.pool("A text."),
+        }[use]()
+    assert len(llm.notes) == 1
+    assert "no chat template" in llm.notes[0]
+    assert llm.report()["model"]["notes"] == list(llm.notes)
+
+
+def test_float_weights_that_int8_activations_do_not_touch() -> None:
+    assert "F16: activations q8 has no effect" in notes(activations="q8")
+    assert notes(activations="f32") == ""
+    whole = polykv.load(tiny_path("llama", "q8_0"), activations="q8", ctx=64, kv="f16")
+    assert not any("activations" in note for note in whole.notes)
+
+
+def test_padding_of_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The tiny models have heads of 16 values: a block of q8_0 is 32, a group of turbo3 as small as the head.
+    assert notes(kv="q8_0/turbo3").startswith(
+        "K as q8_0: head_dim 16 is padded to 32 in 3 layers, which costs 100% more"
+    )
+    assert "V as" not in notes(kv="q8_0/turbo3")
+    monkeypatch.setattr("polykv.notes._stored", lambda arena: 128)
+    assert "V as turbo3: head_dim 16 is padded to 128" in notes(kv="q8_0/turbo3")
+
+
+def test_kernels_that_cannot_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_jit, "cache_dir", lambda: None)
+    assert "compiled anew in every process" in notes()
+    assert notes(backend="ref") == ""
+    monkeypatch.undo()
+    monkeypatch.setattr(_jit, "unsaved", ["kernel: No space left on device"])
+    assert "No space left" in notes()
+
+
+def test_a_processor_without_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simd_core, "level", lambda: simd_core.Level.PORTABLE)
+    assert "portable kernels" in notes()
+
+
+@pytest.mark.parametrize("prompt", [5, None, b"bytes", {"role": "user", "content": "x"}, 1.5])
+def test_prompts_of_the_wrong_type(prompt: object) -> None:
+    with pytest.raises(PolyKVError, match="a prompt is"):
+        tiny_llm().generate(prompt)  # type: ignore[arg-type]
