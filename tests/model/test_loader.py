@@ -138,9 +138,9 @@ def test_longrope_has_frequencies_for_long_sessions(tmp_path: Path, ctx: int, fa
 def test_notes_of_model_and_tokenizer_are_shown(tmp_path: Path) -> None:
     (tmp_path / "m.gguf").write_bytes(tiny(some__key=1, tok__model="llama", tok__add_eos_token=True).build())
     llm = polykv.load(tmp_path / "m.gguf", backend="ref")
-    model, tokenizer = llm.notes
-    assert "llama.some.key" in model and "add_eos_token" in tokenizer
-    assert llm.report()["model"]["notes"] == [model, tokenizer]
+    for part in ("llama.some.key", "add_eos_token"):
+        assert sum(part in note for note in llm.notes) == 1
+    assert llm.report()["model"]["notes"] == list(llm.notes)
 
 
 def test_unknown_architectures(tmp_path: Path) -> None:
