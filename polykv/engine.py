@@ -29,7 +29,8 @@ from polykv.types import F32
 
 
 class Engine:
-    """Schedules requests over one runner and one pool. Not thread-safe: one thread drives it.
+    """Schedules requests over one runner and one pool. Threads that share it take turns, step by step; a step advances
+    the requests of all of them.
 
     context: longest sequence in tokens. chunk: prompt tokens per step. max_batch: sequences per step.
     """
@@ -112,9 +113,10 @@ class Engine:
 
     def drop(self, requests: Iterable[Request]) -> None:
         """Cancel requests at once and give back what they hold."""
-        for r in requests:
-            if not r.done:
-                self._end(r, Finish.CANCELLED)
+        with self.pool.lock:
+            for r in requests:
+                if not r.done:
+                    self._end(r, Finish.CANCELLED)
 
     def abandon(self, free: Callable[[], object]) -> None:
         """Call `free` at the next `sweep`. For finalizers, which may run in the middle of a step and must not touch the
@@ -123,11 +125,12 @@ class Engine:
 
     def sweep(self) -> None:
         """Give back what cancelled requests and forgotten streams, agents and pools hold. Every step begins with it."""
-        while self._trash:
-            self._trash.popleft()()
-        self.drop([r for r in [*self._queue, *self._running] if r.cancelled])
-        if self.pool.torn or self.pool.lost:
-            self.pool.mend()
+        with self.pool.lock:
+            while self._trash:
+                self._trash.popleft()()
+            self.drop([r for r in [*self._queue, *self._running] if r.cancelled])
+            if self.pool.torn or self.pool.lost:
+                self.pool.mend()
 
     def holds(self, request: Request) -> bool:
         """Whether the request is waiting or running here."""
@@ -141,12 +144,19 @@ class Engine:
     # -- one step ------------------------------------------------------------------------------------------------
     def step(self) -> bool:
         """Advance every running request; False when there was nothing to do."""
+        with self.pool.lock:
+            advanced, reading = self._advance()
+        self._tell(reading)
+        return advanced
+
+    def _advance(self) -> tuple[bool, list[Request]]:
+        """A step without the callbacks: whether there was anything to do, and the requests that read their prompts."""
         self.sweep()
         self._catch_up()
         self._admit()
         batch = self._batch()
         if not batch:
-            return False
+            return False, []
         began = time.perf_counter()
         wants = [Logits.LAST if self._completes(r, ids) and r.max_tokens != 0 else Logits.NONE for r, ids in batch]
         try:
@@ -154,7 +164,7 @@ class Engine:
         except CapacityError:
             if not self._make_room():
                 raise
-            return True
+            return True, []
         ready = [r for (r, _), w in zip(batch, wants, strict=True) if w is Logits.LAST]
         reading = [r for r, _ in batch if r.n_generated == 0]
         self._account(batch, time.perf_counter() - began)
@@ -162,8 +172,7 @@ class Engine:
         for r, _ in batch:
             if not r.done and r.max_tokens == 0 and _sequence(r).length == len(r.prompt):
                 self._end(r, Finish.LENGTH)
-        self._tell(reading)
-        return True
+        return True, reading
 
     def _catch_up(self) -> None:
         """After a step that was interrupted between the model and the choice, go back by the token whose logits were

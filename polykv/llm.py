@@ -108,7 +108,7 @@ def _set_threads(backend: str, threads: int | None) -> None:
 
 
 class LLM:
-    """One model with its cache and engine. Not thread-safe."""
+    """One model with its cache and engine. Threads may share it and take turns; an agent or a stream belongs to one."""
 
     def __init__(self, model: Model, ops: operations.LoadedOps, engine: Engine, prompts: Prompts, kv: str) -> None:
         self.model, self.ops, self.engine, self.prompts, self.kv = model, ops, engine, prompts, kv

@@ -84,18 +84,23 @@ class SharedKVPool:
         agent.owner = self
         self._forks.append(weakref.ref(agent))
 
-    def _new_agent(self) -> Agent:
+    def _open(self) -> None:
         if self._closed:
             raise ConfigError("this pool is closed")
+
+    def _new_agent(self) -> Agent:
+        self._open()
         return Agent(self._engine, self._prompts, self._sequence.fork(), self.document, self.system)
 
     def memory(self) -> PoolMemory:
         """Bytes that the document and the agents hold now, from the real arrays."""
+        self._open()
         self._engine.sweep()
         return measure(self._engine.pool, self._sequence, [a.sequence for a in self.agents], self.kv)
 
     def save(self, path: str | Path) -> int:
         """Write the document's cache to one file, codes as they are; `LLM.load_pool` reads it. Returns its bytes."""
+        self._open()
         return save_sequences(path, [self._sequence], extra={"document": self.document, "system": self.system})
 
     @classmethod

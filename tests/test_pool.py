@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -309,3 +310,26 @@ def test_a_turn_can_be_taken_back_when_the_window_is_gone(monkeypatch) -> None:
     assert again.tokens == want
     # Whole blocks were found again in the prefix cache, the rest was computed.
     assert again.stats.cache_n == (first.stats.prompt_n + 9) // 64 * 64
+
+
+def test_a_closed_pool_refuses_everything(tmp_path) -> None:
+    pool = tiny_llm(chat=True).pool(DOCUMENT)
+    pool.close()
+    for use in (pool.fork, pool.memory, lambda: pool.save(tmp_path / "empty.pool"), lambda: pool.ask(["x"])):
+        with pytest.raises(ConfigError, match="closed"):
+            use()
+    assert not list(tmp_path.iterdir())
+
+
+def test_paths_that_cannot_be_pool_files(tmp_path) -> None:
+    llm = tiny_llm(chat=True)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with llm.pool(DOCUMENT) as pool:
+        for path in (pipe, tmp_path, "a\0b", tmp_path / "none" / "x", tmp_path / ("n" * 300)):
+            with pytest.raises(FormatError, match="cannot be written"):
+                pool.save(path)
+            with pytest.raises(FormatError):
+                llm.load_pool(path)
+    assert pipe.is_fifo()
+    assert list(tmp_path.iterdir()) == [pipe]

@@ -70,6 +70,9 @@ def write_file(
     if room > HEADER_LIMIT:
         raise ConfigError(f"{path}: {room} bytes of metadata do not fit into {HEADER_LIMIT}")
     try:
+        if path.exists() and not path.is_file():
+            # Renaming over a device or a pipe would put a plain file in its place.
+            raise FormatError(path, "", "cannot be written: it exists and is not a regular file")
         fd, temp = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:32]}.")
         try:
             with open(fd, "wb") as f:
@@ -90,9 +93,14 @@ def write_file(
             os.fsync(directory)
         finally:
             os.close(directory)
-    except OSError as e:
-        raise FormatError(path, "", f"cannot be written: {e.strerror or e}") from None
+    except (OSError, ValueError) as e:
+        raise FormatError(path, "", f"cannot be written: {_reason(e)}") from None
     return size
+
+
+def _reason(e: OSError | ValueError) -> str:
+    """Why a path was refused; a ValueError is about a NUL character in it."""
+    return (e.strerror if isinstance(e, OSError) else None) or str(e)
 
 
 def _header(metadata: dict[str, str], sections: list[Section], sums: dict[str, str]) -> bytes:
@@ -141,8 +149,8 @@ class Container:
             if not stat.S_ISREG(os.stat(path).st_mode):
                 raise FormatError(path, "", "is not a regular file")
             self._file = open(path, "rb")  # noqa: SIM115 (closed by __exit__)
-        except OSError as e:
-            raise FormatError(path, "", f"cannot be read: {e.strerror or e}") from None
+        except (OSError, ValueError) as e:
+            raise FormatError(path, "", f"cannot be read: {_reason(e)}") from None
         try:
             self.size = os.fstat(self._file.fileno()).st_size
             self.metadata, self.sections = self._parse()

@@ -127,25 +127,31 @@ def load_sequences(path: str | Path, pool: KVPool) -> list[Sequence]:
         pool.identity.check(_identity(file))
         saved = _Saved(file, pool)
         file.verify()
-        if pool.torn:
-            pool.mend()
+        with pool.lock:
+            return _place(file, saved, pool)
+
+
+def _place(file: Container, saved: _Saved, pool: KVPool) -> list[Sequence]:
+    """The checked file in blocks of the pool."""
+    if pool.torn:
+        pool.mend()
+    for g, n in enumerate(saved.n_blocks):
+        pool.require(g, n)
+    taken: list[list[int]] = [[] for _ in pool.groups]
+    try:
         for g, n in enumerate(saved.n_blocks):
-            pool.require(g, n)
-        taken: list[list[int]] = [[] for _ in pool.groups]
-        try:
-            for g, n in enumerate(saved.n_blocks):
-                pool.make_room(g, n)
-                taken[g] += [pool.managers[g].alloc() for _ in range(n)]
-            for name, _ in _layer_shapes(pool, saved.n_blocks):
-                arena, g = _arena(pool, name)
-                blocks = np.array(taken[g], np.int32)
-                for i, part in enumerate(file.rows(name, _SLAB)):
-                    pool.ops.kv_unpack(arena, blocks[i * _SLAB : i * _SLAB + len(part)], part)
-            return saved.sequences(taken)
-        except BaseException:
-            # What was taken is in no table: counting anew gives it back, wherever this broke off.
-            pool.mend()
-            raise
+            pool.make_room(g, n)
+            taken[g] += [pool.managers[g].alloc() for _ in range(n)]
+        for name, _ in _layer_shapes(pool, saved.n_blocks):
+            arena, g = _arena(pool, name)
+            blocks = np.array(taken[g], np.int32)
+            for i, part in enumerate(file.rows(name, _SLAB)):
+                pool.ops.kv_unpack(arena, blocks[i * _SLAB : i * _SLAB + len(part)], part)
+        return saved.sequences(taken)
+    except BaseException:
+        # What was taken is in no table: counting anew gives it back, wherever this broke off.
+        pool.mend()
+        raise
 
 
 def _identity(file: Container) -> Identity:

@@ -8,6 +8,7 @@ Arrays grow on demand up to a limit; every figure in bytes is summed from the re
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -94,6 +95,8 @@ class KVPool:
             layer = model.layers[i]
             return ops.kv_alloc(codec, 1, layer.n_kv, layer.head_dim, cache.block_size)
 
+        # Python threads take turns: one holds it for a whole step, or for one change of a sequence.
+        self.lock = threading.RLock()
         # Everybody who holds blocks. torn: a change of theirs broke off; lost: one of them was forgotten, not freed.
         self.sequences: WeakSet[Sequence] = WeakSet()
         self.torn = self.lost = False

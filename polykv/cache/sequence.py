@@ -58,13 +58,14 @@ def mutation(change: Change) -> Change:
 
     @wraps(change)
     def call(self: Sequence, *args: Any, **kwargs: Any) -> Any:
-        if self.pool.torn:
-            self.pool.mend()
-        try:
-            return change(self, *args, **kwargs)
-        except BaseException:
-            self.pool.torn = True
-            raise
+        with self.pool.lock:
+            if self.pool.torn:
+                self.pool.mend()
+            try:
+                return change(self, *args, **kwargs)
+            except BaseException:
+                self.pool.torn = True
+                raise
 
     return cast(Change, call)
 
@@ -206,8 +207,13 @@ class Sequence:
 
         Whole blocks only, at most len(ids) - 1 tokens (one token has to be processed to get logits), at most `limit`.
         """
-        if pool.torn:
-            pool.mend()
+        with pool.lock:
+            if pool.torn:
+                pool.mend()
+            return cls._attach(pool, ids, limit)
+
+    @classmethod
+    def _attach(cls, pool: KVPool, ids: Iterable[int], limit: int | None) -> tuple[Sequence, int]:
         tokens = [int(t) for t in ids]
         most = max(0, len(tokens) - 1 if limit is None else min(limit, len(tokens) - 1))
         chain = find_prefix(pool, tokens[: most // pool.block_size * pool.block_size])

@@ -62,6 +62,10 @@ class Runner:
         Raises PromptError (an id outside the vocabulary), CapacityError (pool full) and PolyKVError (logits that are
         not finite). After any exception the sequences are as before.
         """
+        with self.pool.lock:
+            return self._step(batch, logits, out)
+
+    def _step(self, batch: Batch, logits: Logits | list[Logits], out: F32 | None) -> F32:
         counts, flat = self._check(batch)
         before = [s.length for s, _ in batch]
         wanted = logits if isinstance(logits, list) else [logits] * len(batch)
