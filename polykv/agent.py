@@ -9,7 +9,7 @@ from polykv.engine import Engine
 from polykv.engine_options import Options, make_request
 from polykv.engine_request import Generation, Request
 from polykv.engine_stream import Stream
-from polykv.errors import CapacityError, ConfigError
+from polykv.errors import CapacityError, ConfigError, PromptError
 from polykv.prompt import Prompts, common_prefix
 
 
@@ -82,6 +82,8 @@ class Agent:
 
     def question(self, question: str, **options: Unpack[Options]) -> Request:
         """The request of a question, for callers that run several agents in one `Engine.run`."""
+        if not isinstance(question, str):
+            raise PromptError(f"a question is of type {type(question).__name__}; it must be a string")
         said = self._idle().tokens
         if len(said) == self._prefix_n:
             ids = self._prompts.first(question, self._document, self._system)
@@ -141,6 +143,8 @@ class Agent:
 
         Raises ConfigError for a number beyond the tokens there are or inside the shared document.
         """
+        if not isinstance(n_tokens, int):
+            raise ConfigError(f"cannot keep {n_tokens!r} tokens: a whole number is needed")
         said = self._idle().tokens
         if not self._prefix_n <= n_tokens <= len(said):
             raise ConfigError(f"cannot keep {n_tokens} tokens: the agent has {self._prefix_n} to {len(said)}")

@@ -68,6 +68,11 @@ def load(
 
     Raises a PolyKVError for anything that is wrong with the file or the arguments.
     """
+    for name, value in (("ctx", ctx), ("cache_tokens", cache_tokens), ("threads", threads), ("chunk", chunk)):
+        if value is not None and (not isinstance(value, int | np.integer) or isinstance(value, bool)):
+            raise ConfigError(f"{name} is {value!r}; it must be a whole number")
+    if not isinstance(kv, str):
+        raise ConfigError(f"kv is {kv!r}; it must be a string such as {DEFAULT_KV}")
     ops = operations.load(backend)
     loaded = load_model(resolve(str(model)))
     limit = loaded.config.context
@@ -198,6 +203,8 @@ class LLM:
 
         The result takes 4 * T * vocab bytes: 0.9 GB for 900 tokens of a vocabulary of 262,144.
         """
+        if isinstance(ids, str):
+            raise PromptError("logits takes token ids; make them of text with `tokenize`")
         tokens = self.prompt_ids(np.asarray(ids).tolist())
         if len(tokens) > self.context:
             raise PromptError(f"{len(tokens)} tokens do not fit into the context of {self.context} (--ctx)")
@@ -216,6 +223,9 @@ class LLM:
         self, document: str, *, system: str = "", on_prefill: Callable[[int, int], None] | None = None
     ) -> SharedKVPool:
         """Prefill a document once, for many agents. on_prefill(done, total) reports progress in tokens."""
+        for name, text in (("document", document), ("system message", system)):
+            if not isinstance(text, str):
+                raise PromptError(f"the {name} is of type {type(text).__name__}; it must be a string")
         self._note_template()
         ids = self.prompts.prefix(document, system)
         if not ids:

@@ -8,6 +8,7 @@ document's codes once per step for all of them.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Unpack
 
@@ -58,8 +59,9 @@ class SharedKVPool:
         The answers are those that separate runs would give. The agents stay in memory (so `memory` can measure them)
         until the next `ask`, `release`, `close`, or until another request needs the room.
         """
-        if isinstance(questions, str):
+        if isinstance(questions, str) or not isinstance(questions, Iterable):
             raise PromptError("ask takes a list of questions; for a single one use pool.fork().ask(question)")
+        questions = list(questions)
         self.release()
         agents = [self._new_agent() for _ in questions]
         try:

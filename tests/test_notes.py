@@ -82,3 +82,33 @@ def test_a_processor_without_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_prompts_of_the_wrong_type(prompt: object) -> None:
     with pytest.raises(PolyKVError, match="a prompt is"):
         tiny_llm().generate(prompt)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda llm: llm.generate([2**70]),
+        lambda llm: llm.generate([{"role": "user", "content": None}]),
+        lambda llm: llm.generate([{"role": "user", "content": 5}]),
+        lambda llm: llm.logits("text"),
+        lambda llm: llm.pool(None),
+        lambda llm: llm.pool(b"bytes"),
+        lambda llm: llm.pool("x", system=5),
+        lambda llm: llm.pool("x").ask([5]),
+        lambda llm: llm.pool("x").ask(None),
+        lambda llm: llm.chat().ask(5),
+        lambda llm: llm.chat().trim(1.5),
+        lambda llm: tiny_llm(ctx="5"),
+        lambda llm: tiny_llm(ctx=1.5),
+        lambda llm: tiny_llm(chunk=True),
+        lambda llm: tiny_llm(threads="2"),
+        lambda llm: tiny_llm(cache_tokens="1"),
+        lambda llm: tiny_llm(kv=None),
+    ],
+)
+def test_arguments_of_the_wrong_type(use) -> None:
+    llm = tiny_llm(chat=True)
+    with pytest.raises(PolyKVError):
+        use(llm)
+    llm.engine.sweep()
+    assert not llm.engine.busy

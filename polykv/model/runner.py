@@ -95,10 +95,12 @@ class Runner:
         counts = [len(ids) for _, ids in batch]
         if 0 in counts or len({id(s) for s, _ in batch}) < len(batch):
             raise ConfigError("a step needs at least one new token for every sequence, and every sequence once")
-        flat = np.array([i for _, ids in batch for i in ids], np.int64)
-        if len(flat) and not (flat.min() >= 0 and flat.max() < self._vocab):
-            bad = int(flat[(flat < 0) | (flat >= self._vocab)][0])
+        new = [i for _, ids in batch for i in ids]
+        # Compared as Python integers: an absurd id must not overflow on its way into an array.
+        if new and not (min(new) >= 0 and max(new) < self._vocab):
+            bad = next(i for i in new if not 0 <= i < self._vocab)
             raise PromptError(f"token id {bad} is outside the vocabulary of {self._vocab}")
+        flat = np.array(new, np.int64)
         return counts, flat.astype(np.int32)
 
 

@@ -160,6 +160,11 @@ def _checked(messages: Sequence[Message]) -> Sequence[Message]:
     for i, m in enumerate(messages):
         if not isinstance(m, Mapping) or not isinstance(m.get("role"), str) or "content" not in m:
             raise PromptError(f"message {i} must have a `role` (a string) and a `content`")
+        if not isinstance(m["content"], str | list | tuple):
+            # Templates would print it as Python does ("None"), and the model would read that.
+            raise PromptError(
+                f"the content of message {i} is of type {type(m['content']).__name__}; it must be a string"
+            )
     return messages
 
 
