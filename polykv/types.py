@@ -22,6 +22,10 @@ F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
 U8 = npt.NDArray[np.uint8]
 
+# Positions that attention folds at once, [UNIT * u, UNIT * (u + 1)). The order of sums is fixed by units, whatever the
+# block size; so the cells of one unit that a row sees must all be in one of its segments.
+UNIT = 64
+
 
 class WeightType(IntEnum):
     """Storage types of weights, numbered as in GGUF files."""
@@ -197,6 +201,7 @@ class Segment:
 
     blocks int32 [n]: physical block ids. start: absolute position of the first cell (a multiple of the block size).
     length: valid cells from there. rows int32 [m]: the query rows that see it, subject to causality and window.
+    Where one segment of a row ends and its next begins is a multiple of UNIT.
     """
 
     blocks: I32

@@ -108,8 +108,8 @@ def plan_memory(
         raise ConfigError(f"cannot plan {agents} agents of {ctx} tokens in steps of {chunk}: all must be at least 1")
     if not 0 <= shared <= ctx:
         raise ConfigError(f"{shared} shared tokens do not fit into {ctx} tokens per agent")
-    if block_size < 32 or block_size % 32:
-        raise ConfigError(f"block size {block_size} is not a multiple of 32")
+    if block_size < 8 or block_size % 8:
+        raise ConfigError(f"block size {block_size} is not a multiple of 8")
     ops = load("cpu") if ops is None else ops
     sides = [_block_bytes(ops, model, i, t, block_size) for i, t in enumerate(tiers)]
     half = Tier(codec("f16"), codec("f16"))

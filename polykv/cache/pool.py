@@ -60,7 +60,7 @@ class KVPool:
     `plan_segments`: "segments", "shared_segments", "shared_rows" (rows served by a segment that others read too),
     "shared_cells" and "cells" (cells read by a step, once per segment).
 
-    Raises ConfigError for tiers that do not fit the model or a block size that is not a multiple of 32.
+    Raises ConfigError for tiers that do not fit the model or a block size that is not a multiple of 8.
     """
 
     def __init__(
@@ -75,8 +75,8 @@ class KVPool:
     ) -> None:
         if len(cache.tiers) != len(model.layers):
             raise ConfigError(f"{len(cache.tiers)} tiers for a model of {len(model.layers)} layers")
-        if cache.block_size < 32 or cache.block_size % 32:
-            raise ConfigError(f"block size {cache.block_size} is not a multiple of 32")
+        if cache.block_size < 8 or cache.block_size % 8:
+            raise ConfigError(f"block size {cache.block_size} is not a multiple of 8")
         if max_tokens < 1:
             raise ConfigError(f"room for {max_tokens} tokens: at least one is needed")
         self.ops = ops

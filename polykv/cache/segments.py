@@ -6,17 +6,20 @@ set is split and each part goes on alone, so several levels of sharing (one docu
 give one segment per level. Sequences enter the walk where their window begins.
 
 Exact for any cut because attention over disjoint keys can be merged (Hydragen, arXiv 2402.05099, and docs/POOL.md).
+Equal to the bit because runs are cut at multiples of UNIT positions only (docs/ARCHITECTURE.md): where tables part
+inside a unit, each part lists all blocks of that unit, also those that are the same.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import lcm
 
 import numpy as np
 
 from polykv.cache.pool import CacheGroup, KVPool
 from polykv.cache.sequence import Sequence
-from polykv.types import I32, Segment, Segments
+from polykv.types import I32, UNIT, Segment, Segments
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,8 +61,10 @@ def _plan_group(
         return _single(pool, readers[0], positions)
     items: list[Segment] = []
     if readers:
-        start = min(r.first for r in readers)
-        _walk(pool, readers, start, max(r.end for r in readers), items)
+        # Blocks from cut to cut: cuts are borders of blocks and of units.
+        step = lcm(pool.block_size, UNIT) // pool.block_size
+        start = min(r.first for r in readers) // step * step
+        _walk(pool, readers, start, max(r.end for r in readers), step, items)
     return Segments.of(items, positions)
 
 
@@ -79,53 +84,68 @@ def _single(pool: KVPool, r: _Reader, positions: I32) -> Segments:
     )
 
 
-def _walk(pool: KVPool, readers: list[_Reader], at: int, stop: int, items: list[Segment]) -> None:
+def _walk(pool: KVPool, readers: list[_Reader], at: int, stop: int, step: int, items: list[Segment]) -> None:
     """Append the segments that cover blocks [at, stop) of the readers' tables, ascending for every row."""
     if len(readers) == 1:
-        at, stop = max(at, readers[0].first), min(stop, readers[0].end)
-        if at < stop:
+        stop = min(stop, readers[0].end)
+        if max(at, readers[0].first) < stop:
             items.append(_segment(pool, readers, at, stop))
         return
     while at < stop:
-        active = [r for r in readers if r.first <= at < r.end]
+        active = [r for r in readers if r.first < at + step and at < r.end]
         # Up to here the set of readers stays the same.
-        later = [r.first for r in readers if at < r.first < stop]
+        later = [r.first // step * step for r in readers if at + step <= r.first < stop]
         until = min([stop, *later])
         if not active:
             at = until
             continue
         if later:
-            _walk(pool, active, at, until, items)
+            _walk(pool, active, at, until, step, items)
             at = until
             continue
-        parts: dict[int, list[_Reader]] = {}
-        for r in active:
-            parts.setdefault(int(r.blocks[at]), []).append(r)
-        if len(parts) > 1:
-            for part in parts.values():
-                _walk(pool, part, at, stop, items)
+        parts = _parts(active, at, step)
+        run = _common_run(active, at, stop, step) if len(parts) == 1 else 0
+        if run == 0:
+            # Tables that agree where all have blocks, but not before, are a freak: they go on one by one.
+            for part in parts if len(parts) > 1 else [[r] for r in active]:
+                _walk(pool, part, at, stop, step, items)
             return
-        run = _common_run(active, at, stop)
         items.append(_segment(pool, active, at, at + run))
         at += run
 
 
-def _common_run(readers: list[_Reader], at: int, stop: int) -> int:
-    """Number of blocks from `at` on, at least 1, in which all tables agree."""
+def _parts(readers: list[_Reader], at: int, step: int) -> list[list[_Reader]]:
+    """Readers by their blocks between two cuts, as far as all of them still have those blocks."""
+    begin = max(at, *(r.first for r in readers))
+    parts: dict[bytes, list[_Reader]] = {}
+    for r in readers:
+        parts.setdefault(r.blocks[begin : min(at + step, r.end)].tobytes(), []).append(r)
+    return list(parts.values())
+
+
+def _common_run(readers: list[_Reader], at: int, stop: int, step: int) -> int:
+    """Number of blocks from `at` to the last cut before which all tables agree; 0 if there is none."""
     end = min(stop, *(r.end for r in readers))
-    lead = readers[0].blocks[at:end]
+    lead = min(readers, key=lambda r: r.first)
     same = np.ones(end - at, np.bool_)
-    for r in readers[1:]:
-        same &= r.blocks[at:end] == lead
-    return end - at if same.all() else int(same.argmin())
+    for r in readers:
+        begin = max(at, r.first)
+        same[begin - at :] &= r.blocks[begin:end] == lead.blocks[begin:end]
+    run = end - at if same.all() else int(same.argmin())
+    # All end there: nobody's cells are cut.
+    if at + run == max(r.end for r in readers):
+        return run
+    return run // step * step
 
 
 def _segment(pool: KVPool, readers: list[_Reader], at: int, end: int) -> Segment:
-    size = pool.block_size
+    """Blocks [at, end) of the reader that has most of them, for the rows of all."""
+    size, lead = pool.block_size, min(readers, key=lambda r: r.first)
+    at = max(at, lead.first)
     length = min(end * size, max(r.length for r in readers)) - at * size
-    rows = readers[0].rows if len(readers) == 1 else np.concatenate([r.rows for r in readers])
+    rows = lead.rows if len(readers) == 1 else np.concatenate([r.rows for r in readers])
     _count(pool, length, rows, len(readers))
-    return Segment(readers[0].blocks[at:end], at * size, length, rows)
+    return Segment(lead.blocks[at:end], at * size, length, rows)
 
 
 def _count(pool: KVPool, cells: int, rows: I32, readers: int) -> None:

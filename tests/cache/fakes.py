@@ -11,7 +11,7 @@ from polykv.cache.pool import KVPool
 from polykv.cache.segments import plan_segments
 from polykv.cache.sequence import Sequence
 from polykv.config import CacheConfig, LayerConfig, Mixer, ModelConfig, RopeConfig
-from polykv.types import KVArena, Slots
+from polykv.types import UNIT, KVArena, Slots
 
 VOCAB = 1000
 
@@ -125,7 +125,7 @@ def check_segments(pool: KVPool, batch: list[tuple[Sequence, int]]) -> None:
                 cells = {}
                 end = -1
                 for start, length, blocks in seen[row]:
-                    assert start >= end
+                    assert start >= end and (end < 0 or start % UNIT == 0)
                     end = start + length
                     cells |= {c: blocks[(c - start) // size] for c in range(start, end)}
                 table = seq.tables[group.index]

@@ -95,7 +95,7 @@ def test_f16_equivalent_is_measured_from_f16_blocks(ops: Any) -> None:
         {"ctx": 10, "shared": 11},
         {"ctx": 10, "shared": -1},
         {"ctx": 10, "chunk": 0},
-        {"ctx": 10, "block_size": 40},
+        {"ctx": 10, "block_size": 44},
     ],
 )
 def test_contradictions_are_refused(kw: dict[str, int]) -> None:

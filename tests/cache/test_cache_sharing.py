@@ -394,7 +394,7 @@ def test_layers_stay_the_same_objects_while_the_pool_grows(plain: Any) -> None:
     assert pool.counters["grown"] <= 20
 
 
-@pytest.mark.parametrize("kw", [{"block_size": 48}, {"block_size": 0}, {"max_tokens": 0}])
+@pytest.mark.parametrize("kw", [{"block_size": 44}, {"block_size": 0}, {"max_tokens": 0}])
 def test_bad_settings_are_refused(plain: Any, kw: dict[str, int]) -> None:
     with pytest.raises(ConfigError):
         make_pool(plain, **kw)  # type: ignore[arg-type]

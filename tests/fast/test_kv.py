@@ -47,7 +47,7 @@ def test_golden_padding(golden: Path, dim: int) -> None:
 def test_resident_and_exchange_hold_the_same(name: str, dim: int) -> None:
     """append = encode; pack, unpack and read agree with the exchange layout; other blocks stay untouched."""
     c, rng = codec(name), np.random.default_rng(dim)
-    for block in (32, 64, 96):
+    for block in (8, 32, 40, 64, 96):
         arena = kv_alloc(c, 4, 2, dim, block)
         x = rng.standard_normal((2 * block, 2, dim)).astype(np.float32) * 3
         order = rng.permutation(2 * block).astype(np.int32)
@@ -102,7 +102,7 @@ def test_blocks_cost_what_the_codec_says() -> None:
 
 def test_refusals() -> None:
     with pytest.raises(ValueError, match="block size"):
-        layout(codec("q8_0"), 64, 40)
+        layout(codec("q8_0"), 64, 44)
     with pytest.raises(ValueError, match="head_dim"):
         layout(codec("q8_0"), 20, 64)
     with pytest.raises(TypeError, match="another backend"):

@@ -231,7 +231,7 @@ def attend(
     size = attention_memory(q.shape[0], q.shape[1], k, v)
     team = TEAM
     with team.lock:
-        job[WINDOW], job[FOLD], job[WORK_BYTES] = window, entry(fold_unit, 6), size
+        job[WINDOW], job[FOLD], job[WORK_BYTES] = window, entry(fold_unit, 4), size
         job[WORK] = team.memory(team.workers * size)
         team.run(entry(_alone, 4), address(job))
     return out, lse

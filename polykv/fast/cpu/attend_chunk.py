@@ -1,8 +1,9 @@
 """One chunk of 512 positions, one kv head, a tile of query rows: the unit of attention whose order is fixed.
 
-Keys are cut at absolute multiples of 512. In a chunk, units of up to 64 tokens are folded in order of position with
-online softmax from the empty state; the results of chunks are merged in order. Who computes a chunk, next to which
-other rows, and how the keys were cut into segments therefore cannot change a bit of a row's result.
+Keys are cut at absolute multiples of 512. In a chunk, units (64 positions, at absolute multiples too) are folded in
+order of position with online softmax from the empty state; the results of chunks are merged in order. Who computes a
+chunk, next to which other rows, how large blocks are, and how the keys were cut into segments therefore cannot change a
+bit of a row's result.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from typing import Any
 import numpy as np
 
 from polykv.fast.cpu._jit import kernel
-from polykv.fast.cpu.attend_softmax import NONE, UNIT
+from polykv.fast.cpu.attend_fold import FIELDS, FIRST, PIECES, REC_K, REC_V
+from polykv.fast.cpu.attend_softmax import NONE
+from polykv.fast.cpu.attend_views import longs
 from polykv.fast.cpu.encode_row import LLOYD_
 from polykv.fast.cpu.entry import invoke
 from polykv.fast.cpu.fwht import rotate
-from polykv.fast.cpu.kv_layout import BLOCK, DIM, FAMILY, GROUP, RECORD, SIGNS1, SIGNS2, STORED
+from polykv.fast.cpu.kv_layout import BLOCK, DIM, FAMILY, GROUP, PIECE, RECORD, SIGNS1, SIGNS2, STORED
+from polykv.types import UNIT
 
 CHUNK = 512
 
@@ -53,13 +57,13 @@ def rows_of_tile(seg: Any, r0: int, r1: int) -> Any:
 
 
 @kernel()
-def _visible(rows: Any, positions: Any, r0: int, start: int, n: int, window: int, group: int, span: Any) -> Any:
-    """Fill `span` with the rows that see some of the n cells from position `start`; returns how many."""
+def _visible(rows: Any, r0: int, seg: Any, base: int, skip: int, n: int, window: int, group: int, span: Any) -> Any:
+    """Fill `span` with the rows that see some of cells skip..n-1 from position `base`; returns how many."""
     count = 0
     for i in range(rows.shape[0]):
-        pos = positions[r0 + rows[i]]
-        hi = min(pos + 1 - start, n)
-        lo = max(pos + 1 - window - start, 0) if window > 0 else 0
+        pos = seg[6][r0 + rows[i]]
+        hi = min(pos + 1 - base, n)
+        lo = max(pos + 1 - window - base, skip) if window > 0 else skip
         if lo < hi:
             for j in range(group):
                 span[0, count] = rows[i] * group + j
@@ -67,6 +71,25 @@ def _visible(rows: Any, positions: Any, r0: int, start: int, n: int, window: int
                 span[2, count] = hi
                 count += 1
     return count
+
+
+@kernel()
+def _gather(work: int, blocks: Any, at: int, skip: int, n: int, records: Any, geom: Any, heads: int, g: int) -> None:
+    """Tell `fold_unit` where the pieces of a unit are: its cells skip..n-1, from cell `at` of a segment on."""
+    d = longs(work, FIELDS)
+    size = geom[0][BLOCK]
+    b, t = at // size, at % size
+    cell = np.int64(blocks[b]) * heads + g
+    k, v = records[0] + cell * geom[0][RECORD], records[1] + cell * geom[1][RECORD]
+    for i in range(PIECES):
+        # Absent pieces before and after are stood in for by their neighbours.
+        if t == size and i * PIECE < n:
+            b, t = b + 1, 0
+            cell = np.int64(blocks[b]) * heads + g
+            k, v = records[0] + cell * geom[0][RECORD], records[1] + cell * geom[1][RECORD]
+        d[REC_K + i], d[REC_V + i], d[FIRST + i] = k, v, min(t, size - PIECE)
+        if i * PIECE >= skip:
+            t += PIECE
 
 
 @kernel()
@@ -91,25 +114,19 @@ def fold_chunk(
     acc[:] = 0
     m[:] = NONE
     l[:] = 0
-    blocks, block_ptr, starts, lengths = seg[0], seg[1], seg[2], seg[3]
+    block_ptr, starts, lengths = seg[1], seg[2], seg[3]
     found, ptr = local
-    size = geom[0][BLOCK]
     low, high = chunk * CHUNK, (chunk + 1) * CHUNK
     for s in range(starts.shape[0]):
         rows = found[ptr[s] : ptr[s + 1]]
-        end = starts[s] + lengths[s]
-        if rows.shape[0] == 0 or end <= low or starts[s] >= high:
+        start, end = starts[s], starts[s] + lengths[s]
+        if rows.shape[0] == 0 or end <= low or start >= high:
             continue
-        for b in range(max(0, (low - starts[s]) // size), block_ptr[s + 1] - block_ptr[s]):
-            at = starts[s] + b * size
-            if at >= min(high, end):
-                break
-            cell = np.int64(blocks[block_ptr[s] + b]) * heads + g
-            for t in range(0, size, UNIT):
-                # A unit belongs to the chunk of its first position, even if a block size makes it reach further.
-                n = min(min(UNIT, size - t), end - at - t)
-                if n > 0 and low <= at + t < high:
-                    count = _visible(rows, seg[6], r0, at + t, n, window, group, span)
-                    if count > 0:
-                        rec_k, rec_v = records[0] + cell * geom[0][RECORD], records[1] + cell * geom[1][RECORD]
-                        invoke(fold, (work, rec_k, rec_v, t, n, count))
+        blocks = seg[0][block_ptr[s] : block_ptr[s + 1]]
+        for base in range(max(low, start // UNIT * UNIT), min(high, end), UNIT):
+            # The first unit of a segment may have lost its first blocks to a sliding window.
+            skip, n = max(0, start - base), min(UNIT, end - base)
+            count = _visible(rows, r0, seg, base, skip, n, window, group, span)
+            if count > 0:
+                _gather(work, blocks, base + skip - start, skip, n, records, geom, heads, g)
+                invoke(fold, (work, skip, n, count))

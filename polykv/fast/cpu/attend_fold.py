@@ -1,4 +1,4 @@
-"""Fold one unit of keys into the states of some rows, called by address with a descriptor of its working memory."""
+"""Fold one unit of 64 keys into the states of some rows, called by address with a descriptor of its working memory."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ from typing import Any
 
 from polykv.fast.cpu._jit import kernel
 from polykv.fast.cpu.attend_product import outputs, outputs3, scores, scores3
-from polykv.fast.cpu.attend_softmax import UNIT, fold_row
+from polykv.fast.cpu.attend_softmax import fold_row
 from polykv.fast.cpu.attend_views import floats, ints, longs
 from polykv.fast.cpu.encode_row import LLOYD_
-from polykv.fast.cpu.kv_layout import DIM, FAMILY, GEOM, STORED
+from polykv.fast.cpu.kv_layout import DIM, FAMILY, GEOM, PIECE, STORED
 from polykv.fast.cpu.lift import WIDTH, lift_k, lift_v
 from polykv.fast.cpu.simd import get_f32, put_f32
+from polykv.types import UNIT
 
 # The descriptor: int64 addresses and counts at the start of a worker's memory. `CAP` holds a float32.
 K_GEOM, K_TABLE, V_GEOM, V_TABLE, QUERIES, SCORES, ACC, MAX, SUM, FACTOR, PANEL, SPAN, ROWS, K_DIMS, V_DIMS, CAP = (
     range(16)
 )
-FIELDS = 16
+# The unit to fold, in pieces of 8 tokens: addresses of their records of K and of V, first token there.
+PIECES, REC_K, REC_V, FIRST = 8, 16, 24, 32
+FIELDS = 40
 
 
 @kernel()
@@ -71,8 +74,11 @@ def lay_out(work: int, rows: int, k: Any, v: Any, cap: Any) -> Any:
 
 
 @kernel()
-def fold_unit(work: int, rec_k: int, rec_v: int, t0: int, n: int, count: int) -> None:
-    """Fold tokens t0..t0+n-1 of the records into `count` rows; span [:, i] = (row, first and last visible token)."""
+def fold_unit(work: int, skip: int, n: int, count: int) -> None:
+    """Fold tokens skip..n-1 of a unit into `count` rows; span [:, i] = (row, first and one past last visible token).
+
+    skip is a multiple of 8. Pieces outside skip..n-1 may be any that can be read: their scores are not used.
+    """
     d = longs(work, FIELDS)
     rows, dk, dv = d[ROWS], d[K_DIMS], d[V_DIMS]
     q, s, acc = floats(d[QUERIES], (rows + 1, dk)), floats(d[SCORES], (rows + 4, UNIT)), floats(d[ACC], (rows + 1, dv))
@@ -90,19 +96,24 @@ def fold_unit(work: int, rec_k: int, rec_v: int, t0: int, n: int, count: int) ->
         factor[i] = 0
         s[i] = 0
     for t in range(0, n, 2 * WIDTH if few else WIDTH):
-        lift_k(rec_k, k_geom, d[K_TABLE], t0 + t, dk, panel, square)
+        i = t // PIECE
+        lift_k(d[REC_K + i], d[FIRST + i], d[REC_K + i + 1], d[FIRST + i + 1], k_geom, d[K_TABLE], dk, panel, square)
         if few:
-            lift_k(rec_k, k_geom, d[K_TABLE], t0 + t + WIDTH, dk, second, square)
+            i += 2
+            lift_k(
+                d[REC_K + i], d[FIRST + i], d[REC_K + i + 1], d[FIRST + i + 1], k_geom, d[K_TABLE], dk, second, square
+            )
             scores3(q, span[0], dk, panel, second, s, t)
         else:
             scores(q, span[0], padded, dk, panel, s, t)
     for i in range(count):
         r = span[0, i]
         m[r], l[r], factor[i] = fold_row(s, i, span[1, i], span[2, i], cap, m[r], l[r])
+    pieces, rec_v, first = -(-(n - skip) // PIECE), work + 8 * REC_V + skip, work + 8 * FIRST + skip
     for dim in range(0, dv, 2 * WIDTH if few else WIDTH):
-        lift_v(rec_v, v_geom, d[V_TABLE], t0, n, dim, panel, square)
+        lift_v(rec_v, first, pieces, v_geom, d[V_TABLE], dim, panel, square)
         if few and dim + WIDTH < dv:
-            lift_v(rec_v, v_geom, d[V_TABLE], t0, n, dim + WIDTH, second, square)
-            outputs3(s, n, span[0], panel, second, factor, acc, dim)
+            lift_v(rec_v, first, pieces, v_geom, d[V_TABLE], dim + WIDTH, second, square)
+            outputs3(s, skip, n, span[0], panel, second, factor, acc, dim)
         else:
-            outputs(s, n, span[0], padded, panel, factor, acc, dim)
+            outputs(s, skip, n, span[0], padded, panel, factor, acc, dim)

@@ -101,20 +101,24 @@ def scores3(q: Any, rows: Any, dims: int, panel: int, second: int, s: Any, colum
 
 
 @kernel()
-def outputs3(p: Any, n: int, rows: Any, panel: int, second: int, factor: Any, acc: Any, column: int) -> None:
+def outputs3(
+    p: Any, skip: int, n: int, rows: Any, panel: int, second: int, factor: Any, acc: Any, column: int
+) -> None:
     """acc[rows[i], column : column + 32] for i < 3, from two panels."""
-    pp, pa = addr(p), addr(acc) + 4 * column
+    pp, pa = addr(p) + 4 * skip, addr(acc) + 4 * column
     step, a_step = 4 * p.shape[1], 4 * acc.shape[1]
     c = (pa + rows[0] * a_step, pa + rows[1] * a_step, pa + rows[2] * a_step)
-    tile3((pp, pp + step, pp + 2 * step), panel, second, n, c, (factor[0], factor[1], factor[2]), False)
+    tile3((pp, pp + step, pp + 2 * step), panel, second, n - skip, c, (factor[0], factor[1], factor[2]), False)
 
 
 @kernel()
-def outputs(p: Any, n: int, rows: Any, n_rows: int, panel: int, factor: Any, acc: Any, column: int) -> None:
-    """acc[rows[i], column : column + 16] = itself * factor[i] + p[i, :n] x panel, for i < n_rows (a multiple of 4)."""
-    pp, pa = addr(p), addr(acc) + 4 * column
+def outputs(
+    p: Any, skip: int, n: int, rows: Any, n_rows: int, panel: int, factor: Any, acc: Any, column: int
+) -> None:
+    """acc[rows[i], column : column + 16] = itself * factor[i] + p[i, skip:n] x panel, for i < n_rows (in fours)."""
+    pp, pa = addr(p) + 4 * skip, addr(acc) + 4 * column
     step, a_step = 4 * p.shape[1], 4 * acc.shape[1]
     for i in range(0, n_rows, 4):
         a = (pp + i * step, pp + (i + 1) * step, pp + (i + 2) * step, pp + (i + 3) * step)
         c = (pa + rows[i] * a_step, pa + rows[i + 1] * a_step, pa + rows[i + 2] * a_step, pa + rows[i + 3] * a_step)
-        tile(a, panel, n, c, (factor[i], factor[i + 1], factor[i + 2], factor[i + 3]), False)
+        tile(a, panel, n - skip, c, (factor[i], factor[i + 1], factor[i + 2], factor[i + 3]), False)

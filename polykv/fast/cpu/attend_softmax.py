@@ -10,9 +10,8 @@ from polykv.fast.cpu._jit import kernel
 from polykv.fast.cpu.attend_exp import decay, decay_f
 from polykv.fast.cpu.simd import addr, load_f, splat_f, store_f, sum_f, top_f
 from polykv.fast.cpu.simd_math import add_f, div_f, fma, max_f, mul_f, sigmoid_f, sub_f
+from polykv.types import UNIT
 
-# Tokens that are folded at once.
-UNIT = 64
 NONE = np.float32(-np.inf)
 ONE, TWO = np.float32(1.0), np.float32(2.0)
 

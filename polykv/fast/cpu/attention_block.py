@@ -225,5 +225,5 @@ def attention_block(
         memory = team.memory(shared + team.workers * size + 2 * n * max(width, w.wo.cols))
         job[SCRATCHES], job[WORK], job[Q8] = memory, memory + shared, memory + shared + team.workers * size
         job[WORK_BYTES], job[WINDOW], job[INTERLEAVED] = size, w.window, angles.interleaved
-        job[FOLD], job[APPEND], job[ATTEND] = entry(fold_unit, 6), entry(append_cell, 6), entry(attend_phases, 4)
+        job[FOLD], job[APPEND], job[ATTEND] = entry(fold_unit, 4), entry(append_cell, 6), entry(attend_phases, 4)
         team.run(entry(block_phases, 4), address(job))

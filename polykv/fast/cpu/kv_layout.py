@@ -26,6 +26,8 @@ from polykv.types import F32, Codec, Family, KVArena
 
 I64 = npt.NDArray[np.int64]
 
+# Tokens that kernels take at a time; blocks are whole pieces.
+PIECE = 8
 # Entries of `geom`.
 FAMILY, DIM, STORED, GROUP, BLOCK, SCALE_AT, RECORD, X_BYTES, GEOM = range(9)
 # Offsets in `table`: 16 centroids (the 8 twice, so that a 4-bit lane index needs no mask), thresholds, rotation signs.
@@ -46,12 +48,12 @@ def layout(codec: Codec, head_dim: int, block_size: int) -> tuple[I64, F32]:
     group, stored = codec.group(head_dim), codec.resident_dim(head_dim)
     if codec.rotated and codec.bits != 3:
         raise ValueError(f"the cpu backend has no {codec.bits}-bit rotated codec ({codec.name})")
-    if block_size % 32 or head_dim % 16:
-        raise ValueError(f"block size {block_size} must be a multiple of 32 and head_dim {head_dim} one of 16")
+    if block_size < PIECE or block_size % PIECE or head_dim % 16:
+        raise ValueError(f"block size {block_size} must be a multiple of {PIECE} and head_dim {head_dim} one of 16")
     scale_at = block_size * stored * codec.bits // 8
     scales = 0 if group == 1 else stored // group * block_size * 2
-    # Rows of 64 bytes keep a record on cache-line borders and cover the few bytes that vector loads read too far.
-    record = -(-(scale_at + scales) // 64) * 64
+    # Nothing is read past a record: loads cover pieces of 8 tokens, and the last code has scales behind it.
+    record = -(-(scale_at + scales) // 16) * 16
     geom = [codec.family, head_dim, stored, group, block_size, scale_at, record, codec.block_bytes]
     table = np.zeros(TABLE, np.float32)
     if codec.family == Family.LLOYD_MAX:
