@@ -72,7 +72,7 @@ SHIPPED = Plan(AGENTS.seqs, shared=576, size=CacheConfig.block_size)
 RAGGED = Plan((Seq(1, 1), Seq(64, 64), Seq(65, 1), Seq(1000, 7)))
 # 1300 cells in blocks that do not divide a power of two.
 ODD = Plan((Seq(1300, 5), Seq(200, 1)), shared=192, size=96)
-SMALL = Plan((Seq(40, 3), Seq(33, 1)), shared=32, size=32)
+SMALL = Plan((Seq(80, 3), Seq(73, 1)), shared=64, size=8)
 
 
 def cases() -> Iterator[Case]:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from case_attention import TIERS, Plan, Seq, layer
-from case_base import normal, seeded, weight
+from case_base import normal, seeded, stored, weight
 from case_model import GEMMA, LLAMA, Shape, angles_of, attention_weights, mlp_weights
 
+from polykv.cache.codecs import parse_tier
 from polykv.config import CacheConfig
 from polykv.fast.cpu.team import set_threads, threads
 from polykv.ops import BACKENDS, load
-from polykv.types import F32, Activations, Angles, HeadWeights, Segment, Segments, Slots, WeightType
+from polykv.types import F32, Activations, Angles, HeadWeights, LayerKV, Segment, Segments, Slots, WeightType
 
 FAST = tuple(b for b in BACKENDS if b != "ref")
 pytestmark = pytest.mark.parametrize("name", FAST)
@@ -33,7 +34,7 @@ def alone(segments: Segments, row: int) -> Segments:
 
 
 def cut(segments: Segments, cells: int, size: int) -> Segments:
-    """The same cells in segments of at most `cells`, whole blocks of `size`."""
+    """The same cells in segments of at most `cells` (a multiple of UNIT), whole blocks of `size`."""
     items, every = [], cells // size
     for s in segments:
         for b in range(0, len(s.blocks), every):
@@ -72,6 +73,32 @@ def test_attend_rows_and_cuts(name: str, plan: Plan, tier: str, heads: tuple[int
     for cells in (64, 192, 512):
         o, l = attend(q, cut(segments, cells, plan.size))
         assert np.array_equal(o, out) and np.array_equal(l, lse), cells
+
+
+@pytest.mark.parametrize(("heads", "dim", "window"), [((9, 3), 64, 0), ((4, 1), 256, 100)])
+@pytest.mark.parametrize("tier", TIERS)
+def test_attend_block_sizes(name: str, tier: str, heads: tuple[int, int], dim: int, window: int) -> None:
+    """Where the cells are stored does not matter, nor whether blocks that slid out of all windows are listed."""
+    ops, rng = load(name), seeded(tier)
+    first, end = 352, 1100
+    q, codecs = normal(rng, 40, heads[0], dim), parse_tier(tier)
+    k, v = (stored(side, c, end + 96, heads[1], dim) for side, c in (("k", codecs.k), ("v", codecs.v)))
+    positions = np.linspace(first + window, end - 1, len(q)).astype(np.int32)
+    want = None
+    for size in (64, 8, 16, 24, 32, 96, 128):
+        n = -(-end // size)
+        ids = rng.permutation(n).astype(np.int32)
+        kv = LayerKV(*(ops.kv_alloc(c, n, heads[1], dim, size) for c in (codecs.k, codecs.v)))
+        for arena, data in ((kv.k, k), (kv.v, v)):
+            # The cells past the end are others in every arena.
+            data[end:] = data[rng.permutation(end)[:96]]
+            ops.kv_unpack(arena, ids, data[: n * size].reshape(n, size, *data.shape[1:]))
+        skipped = first // size if window else 0
+        for drop in {0, skipped}:
+            items = [Segment(ids[drop:], drop * size, end - drop * size, np.arange(len(q), dtype=np.int32))]
+            got = ops.attend(q, Segments.of(items, positions), kv, scale=dim**-0.5, window=window)
+            want = got if want is None else want
+            assert np.array_equal(got[0], want[0]) and np.array_equal(got[1], want[1]), (size, drop)
 
 
 def test_attend_threads(name: str) -> None:

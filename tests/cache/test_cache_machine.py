@@ -20,10 +20,11 @@ class SequenceMachine(RuleBasedStateMachine):
     """Sequences of one small pool; few distinct tokens, so that prefixes collide in content often."""
 
     max_tokens = 2048
+    block_size = 32
 
     def __init__(self) -> None:
         super().__init__()
-        self.pool = make_pool(PlainOps(), model((0, 70)), max_tokens=self.max_tokens)
+        self.pool = make_pool(PlainOps(), model((0, 70)), block_size=self.block_size, max_tokens=self.max_tokens)
         self.live: list[tuple[Sequence, list[int]]] = []
         self.pinned: list[Sequence] = []
 
@@ -153,9 +154,17 @@ class TightMachine(SequenceMachine):
     max_tokens = 512
 
 
+class FineMachine(SequenceMachine):
+    """Several blocks in a unit of attention."""
+
+    block_size = 8
+
+
 common = settings(max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck))
 TestSequences = SequenceMachine.TestCase
 TestSequences.settings = common
+TestFine = FineMachine.TestCase
+TestFine.settings = common
 TestTight = TightMachine.TestCase
 TestTight.settings = common
 

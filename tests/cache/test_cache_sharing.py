@@ -49,22 +49,22 @@ def test_forks_share_and_copy_only_the_open_block(ops: Any, n: int) -> None:
 
 @pytest.mark.parametrize("windows", [(0, 0), (0, 512)])
 def test_eight_agents_on_one_document_take_six_times_fewer_cells(plain: Any, windows: tuple[int, ...]) -> None:
-    pool, separate = (make_pool(plain, model(windows), max_tokens=1 << 14) for _ in range(2))
+    pool, separate = (make_pool(plain, model(windows), block_size=8, max_tokens=1 << 14) for _ in range(2))
     doc = Sequence(pool)
     step(doc, DOC)
     doc.pin()
     agents = [doc.fork() for _ in range(8)]
     for k, a in enumerate(agents):
-        step(a, [k + 1] * 20)
-        step(Sequence(separate), DOC + [k + 1] * 20)
-        check_contents(a, DOC + [k + 1] * 20)
+        step(a, [k + 1] * 30)
+        step(Sequence(separate), DOC + [k + 1] * 30)
+        check_contents(a, DOC + [k + 1] * 30)
     cells, alone = (p.managers[0].n_used * p.block_size for p in (pool, separate))
-    # ceil(P/B) + one private block each, against everybody's own; blocks of 32, as in a pool of short suffixes.
-    assert cells == (28 + 8) * 32 and alone == 8 * 28 * 32
+    # ceil(P/B) + four private blocks each, against everybody's own.
+    assert cells == (110 + 8 * 4) * 8 and alone == 8 * 113 * 8
     assert alone >= 6 * cells
     if windows[1]:
-        # The window reaches 17 blocks back from the document's end and from every agent's end.
-        assert [p.managers[1].n_used for p in (pool, separate)] == [17 + 8, 8 * 17]
+        # The window reaches 65 blocks back from the document's end, and 64 from every agent's end.
+        assert [p.managers[1].n_used for p in (pool, separate)] == [65 + 8 * 4, 8 * 64]
     else:
         assert separate.used_nbytes >= 6 * pool.used_nbytes
     held = [set().union(*(a.used_blocks()[g] for a in (doc, *agents))) for g in range(len(pool.groups))]

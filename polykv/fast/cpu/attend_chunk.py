@@ -74,20 +74,19 @@ def _visible(rows: Any, r0: int, seg: Any, base: int, skip: int, n: int, window:
 
 
 @kernel()
-def _gather(work: int, blocks: Any, at: int, skip: int, n: int, records: Any, geom: Any, heads: int, g: int) -> None:
-    """Tell `fold_unit` where the pieces of a unit are: its cells skip..n-1, from cell `at` of a segment on."""
-    d = longs(work, FIELDS)
-    size = geom[0][BLOCK]
+def _gather(d: Any, blocks: Any, at: int, skip: int, n: int, size: int, k: int, k_step: int, v: int, v_step: int) -> None:
+    """Tell `fold_unit` where the pieces of a unit are: its cells skip..n-1, from cell `at` of a segment on.
+
+    d: its descriptor; k, v: addresses of the records of block 0; k_step, v_step: bytes from block to block.
+    """
     b, t = at // size, at % size
-    cell = np.int64(blocks[b]) * heads + g
-    k, v = records[0] + cell * geom[0][RECORD], records[1] + cell * geom[1][RECORD]
+    block = np.int64(blocks[b])
     for i in range(PIECES):
         # Absent pieces before and after are stood in for by their neighbours.
         if t == size and i * PIECE < n:
             b, t = b + 1, 0
-            cell = np.int64(blocks[b]) * heads + g
-            k, v = records[0] + cell * geom[0][RECORD], records[1] + cell * geom[1][RECORD]
-        d[REC_K + i], d[REC_V + i], d[FIRST + i] = k, v, min(t, size - PIECE)
+            block = np.int64(blocks[b])
+        d[REC_K + i], d[REC_V + i], d[FIRST + i] = k + block * k_step, v + block * v_step, min(t, size - PIECE)
         if i * PIECE >= skip:
             t += PIECE
 
@@ -116,6 +115,9 @@ def fold_chunk(
     l[:] = 0
     block_ptr, starts, lengths = seg[1], seg[2], seg[3]
     found, ptr = local
+    d, size = longs(work, FIELDS), geom[0][BLOCK]
+    k, v = records[0] + g * geom[0][RECORD], records[1] + g * geom[1][RECORD]
+    k_step, v_step = heads * geom[0][RECORD], heads * geom[1][RECORD]
     low, high = chunk * CHUNK, (chunk + 1) * CHUNK
     for s in range(starts.shape[0]):
         rows = found[ptr[s] : ptr[s + 1]]
@@ -128,5 +130,5 @@ def fold_chunk(
             skip, n = max(0, start - base), min(UNIT, end - base)
             count = _visible(rows, r0, seg, base, skip, n, window, group, span)
             if count > 0:
-                _gather(work, blocks, base + skip - start, skip, n, records, geom, heads, g)
+                _gather(d, blocks, base + skip - start, skip, n, size, k, k_step, v, v_step)
                 invoke(fold, (work, skip, n, count))
