@@ -74,7 +74,9 @@ def _visible(rows: Any, r0: int, seg: Any, base: int, skip: int, n: int, window:
 
 
 @kernel()
-def _gather(d: Any, blocks: Any, at: int, skip: int, n: int, size: int, k: int, k_step: int, v: int, v_step: int) -> None:
+def _gather(
+    d: Any, blocks: Any, at: int, skip: int, n: int, size: int, k: int, k_step: int, v: int, v_step: int
+) -> None:
     """Tell `fold_unit` where the pieces of a unit are: its cells skip..n-1, from cell `at` of a segment on.
 
     d: its descriptor; k, v: addresses of the records of block 0; k_step, v_step: bytes from block to block.

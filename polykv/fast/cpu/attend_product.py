@@ -101,9 +101,7 @@ def scores3(q: Any, rows: Any, dims: int, panel: int, second: int, s: Any, colum
 
 
 @kernel()
-def outputs3(
-    p: Any, skip: int, n: int, rows: Any, panel: int, second: int, factor: Any, acc: Any, column: int
-) -> None:
+def outputs3(p: Any, skip: int, n: int, rows: Any, panel: int, second: int, factor: Any, acc: Any, column: int) -> None:
     """acc[rows[i], column : column + 32] for i < 3, from two panels."""
     pp, pa = addr(p) + 4 * skip, addr(acc) + 4 * column
     step, a_step = 4 * p.shape[1], 4 * acc.shape[1]
@@ -112,9 +110,7 @@ def outputs3(
 
 
 @kernel()
-def outputs(
-    p: Any, skip: int, n: int, rows: Any, n_rows: int, panel: int, factor: Any, acc: Any, column: int
-) -> None:
+def outputs(p: Any, skip: int, n: int, rows: Any, n_rows: int, panel: int, factor: Any, acc: Any, column: int) -> None:
     """acc[rows[i], column : column + 16] = itself * factor[i] + p[i, skip:n] x panel, for i < n_rows (in fours)."""
     pp, pa = addr(p) + 4 * skip, addr(acc) + 4 * column
     step, a_step = 4 * p.shape[1], 4 * acc.shape[1]

@@ -41,8 +41,7 @@ def _nibble(p: int, shift: Any) -> Any:
 
 @kernel()
 def _columns(rec: int, t: int, rec8: int, t8: int, geom: Any, first: int, last: int, out: int) -> None:
-    """Dims first..last-1 (borders of 16) of 8 tokens from t of a dims-major record, and of 8 from t8 of another, to rows
-    of 16 at `out`."""
+    """Dims first..last-1 (borders of 16) of 8 tokens of a dims-major record, and of 8 of another, to rows of 16."""
     family, block = geom[FAMILY], geom[BLOCK]
     if family == F32_:
         for d in range(first, last):
