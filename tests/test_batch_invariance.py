@@ -80,7 +80,8 @@ def test_attend_rows_and_cuts(name: str, plan: Plan, tier: str, heads: tuple[int
 def test_attend_block_sizes(name: str, tier: str, heads: tuple[int, int], dim: int, window: int) -> None:
     """Where the cells are stored does not matter, nor whether blocks that slid out of all windows are listed."""
     ops, rng = load(name), seeded(tier)
-    first, end = 352, 1100
+    # Blocks of 8 and of 24 then begin at an odd piece of 8 cells.
+    first, end = 360, 1100
     q, codecs = normal(rng, 40, heads[0], dim), parse_tier(tier)
     k, v = (stored(side, c, end + 96, heads[1], dim) for side, c in (("k", codecs.k), ("v", codecs.v)))
     positions = np.linspace(first + window, end - 1, len(q)).astype(np.int32)

@@ -18,9 +18,10 @@ from polykv.types import UNIT
 K_GEOM, K_TABLE, V_GEOM, V_TABLE, QUERIES, SCORES, ACC, MAX, SUM, FACTOR, PANEL, SPAN, ROWS, K_DIMS, V_DIMS, CAP = (
     range(16)
 )
-# The unit to fold, in pieces of 8 tokens: addresses of their records of K and of V, first token there.
-PIECES, REC_K, REC_V, FIRST = 8, 16, 24, 32
-FIELDS = 40
+# The unit to fold, in pieces of 8 tokens: addresses of their records of K and of V, first token there. One piece more
+# than a unit has, because some are lifted in pairs, the first of which may be any.
+PIECES, REC_K, REC_V, FIRST = 9, 16, 25, 34
+FIELDS = 43
 
 
 @kernel()
