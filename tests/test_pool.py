@@ -20,6 +20,7 @@ from polykv.engine_request import Finish
 from polykv.errors import CapacityError, ConfigError, FormatError, MismatchError, PromptError
 from polykv.llm import LLM
 from polykv.shared_pool import SharedKVPool
+from polykv.types import UNIT
 
 VARIANTS = [("llama", True), ("llama", False), ("gemma3", False)]
 OPTIONS = {"max_tokens": 9, "ignore_eog": True}
@@ -64,8 +65,8 @@ def test_the_document_is_read_once_per_step_for_all(name: str, chat: bool) -> No
     batch = [(a.sequence, [9]) for a in agents]
     llm.engine.runner.step(batch)
     assert llm.engine.runner.counters.steps == steps + 1
-    # Full attention: the whole blocks of the document once, the rest per agent.
-    whole = len(pool.tokens) // 64 * 64
+    # Full attention: the whole units of the document once, the rest per agent.
+    whole = len(pool.tokens) // UNIT * UNIT
     own = sum(a.sequence.length - whole for a in agents)
     shared = counters["shared_cells"] - before["shared_cells"]
     assert shared >= whole
@@ -333,3 +334,4 @@ def test_paths_that_cannot_be_pool_files(tmp_path) -> None:
                 llm.load_pool(path)
     assert pipe.is_fifo()
     assert list(tmp_path.iterdir()) == [pipe]
+    assert again.stats.cache_n == (first.stats.prompt_n + 9) // llm.cache.block_size * llm.cache.block_size
