@@ -310,7 +310,7 @@ def test_a_turn_can_be_taken_back_when_the_window_is_gone(monkeypatch) -> None:
     again = agent.ask(QUESTIONS[1], **OPTIONS)
     assert again.tokens == want
     # Whole blocks were found again in the prefix cache, the rest was computed.
-    assert again.stats.cache_n == (first.stats.prompt_n + 9) // 64 * 64
+    assert again.stats.cache_n == (first.stats.prompt_n + 9) // llm.cache.block_size * llm.cache.block_size
 
 
 def test_a_closed_pool_refuses_everything(tmp_path) -> None:
@@ -334,4 +334,3 @@ def test_paths_that_cannot_be_pool_files(tmp_path) -> None:
                 llm.load_pool(path)
     assert pipe.is_fifo()
     assert list(tmp_path.iterdir()) == [pipe]
-    assert again.stats.cache_n == (first.stats.prompt_n + 9) // llm.cache.block_size * llm.cache.block_size
