@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from enum import Enum
 from importlib import metadata
 from pathlib import Path
+from types import ModuleType
 
 from polykv import __version__
 from polykv.catalogue import CATALOGUE, model_dir
@@ -88,7 +89,7 @@ def _cpu() -> Iterator[Check]:
     yield from _backend("ref", "slow, for reading and checking")
     yield from _backend("cpu", "the one to use")
     try:
-        from polykv.fast.cpu import _jit, simd_core, team
+        from polykv.fast.cpu import _store, simd_core, team
     except (ImportError, PolyKVError) as e:
         yield Check("kernels", State.BAD, f"cannot be imported: {e}")
         return
@@ -96,7 +97,7 @@ def _cpu() -> Iterator[Check]:
     text = {0: "portable code only: several times slower than with AVX2", 1: "AVX2 with FMA", 2: "AVX2 with VNNI"}
     yield Check("simd", State.OK if level else State.NOTE, text[int(level)])
     yield Check("threads", State.OK, f"{team.threads()} workers, polykv's own; numba's threading layer is not used")
-    yield _kernel_cache(_jit.cache_dir(), _jit.cache_state())
+    yield _kernel_cache(_store)
 
 
 def _backend(name: str, about: str) -> Iterator[Check]:
@@ -112,19 +113,22 @@ def _backend(name: str, about: str) -> Iterator[Check]:
 
 def kernels_are_kept() -> bool:
     """Whether compiled kernels can be written to the user's cache."""
-    from polykv.fast.cpu import _jit
+    from polykv.fast.cpu import _store
 
-    path = _jit.cache_dir()
+    path = _store.cache_dir()
     return path is not None and os.access(path, os.W_OK)
 
 
-def _kernel_cache(path: Path | None, sentence: str) -> Check:
+def _kernel_cache(store: ModuleType) -> Check:
+    path, sentence = store.cache_dir(), store.cache_state()
     if path is None:
         return Check("kernel cache", State.NOTE, sentence)
-    files = list(path.rglob("*.nbc"))
-    size = sum(p.stat().st_size for p in files)
+    kernels, size, versions = store.usage(path)
     state = State.OK if os.access(path, os.W_OK) else State.NOTE
-    text = f"{len(files)} compiled kernels, {size / 1e6:.1f} MB" if files else "empty: the first run compiles"
+    text = "empty: the first run compiles"
+    if kernels:
+        rule = f"unused ones go after {store.MAX_AGE} days"
+        text = f"{kernels} compiled kernels, {size / 1e6:.1f} MB in {versions} folders; {rule}"
     return Check("kernel cache", state, f"{sentence}: {text}")
 
 

@@ -1,167 +1,202 @@
-"""How CPU kernels are compiled and where the machine code is kept.
+"""How CPU kernels are compiled and found again.
 
-`kernel` is numba's `njit` with a disk cache whose key is a hash of the file that holds the kernel and of all files of
-this package that it imports: numba's own cache looks at one file's date and so misses an edit of a helper in another
-file. The cache lives in the user's cache directory; when that cannot be written, kernels are compiled in memory and
-`cache_state()` says so.
+`kernel` is numba's `njit` with two differences.
+
+Compiled kernels are kept on disk (`_store`) under a hash of the file that holds the kernel and of all files of this
+package that it imports: numba's own cache looks at one file's date and so misses an edit of a helper in another file.
+
+A kernel that other kernels call has a second form for them, without the wrappers that make a function callable from
+Python and by address: numba makes those for every function it compiles, and they took half the time of a first run.
+Integer literals are no types of their own there, or `claim(desk, 0)` and `claim(desk, 1)` would be compiled apart.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
+import pickle
 import re
-import tempfile
-import uuid
+import sys
 from collections.abc import Callable
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+import llvmlite
 import numba
-import platformdirs
-from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, _CacheLocator
+from numba.core import codegen, compiler, registry, serialize
+from numba.core import types as numba_types
+from numba.core.caching import _Cache
+from numba.core.runtime import nrt
+
+from polykv.fast.cpu._store import folder, read, write
+
+# numba is untyped or typed in part.
+types: Any = numba_types
+CompileResult: Any = compiler.CompileResult
+JITCodeLibrary: Any = codegen.JITCodeLibrary
+CPUDispatcher: Any = registry.CPUDispatcher
+dumps: Any = serialize.dumps
+rtsys: Any = nrt.rtsys
 
 _IMPORT = re.compile(r"^\s*(?:from polykv\.fast\.cpu\.(\w+) import|from polykv\.fast\.cpu import (\w+))", re.M)
+_VERSIONS = f"{numba.__version__} {llvmlite.__version__} {sys.version}"
 
 
-# Kernels of this process that the cache directory did not take.
-unsaved: list[str] = []
+@cache
+def _imports(path: Path) -> tuple[Path, ...]:
+    """Files of this package that the file imports."""
+    others = (path.parent / f"{m[1] or m[2]}.py" for m in _IMPORT.finditer(path.read_text()))
+    return tuple(p for p in others if p.is_file())
 
 
 @cache
 def sources(path: Path) -> tuple[Path, ...]:
     """The file and every file of this package that it imports, directly or not."""
-    found, todo = [path], [path]
+    found, todo = {path}, [path]
     while todo:
-        for match in _IMPORT.finditer(todo.pop().read_text()):
-            other = path.parent / f"{match[1] or match[2]}.py"
-            if other.is_file() and other not in found:
-                found.append(other)
-                todo.append(other)
+        new = set(_imports(todo.pop())) - found
+        found |= new
+        todo += new
     return tuple(sorted(found))
 
 
 @cache
 def source_hash(path: Path) -> str:
-    """Hash of the sources that decide the machine code of the kernels in `path`, and of the numba version."""
-    h = hashlib.blake2b(numba.__version__.encode(), digest_size=12)
+    """Hash of the sources that decide the machine code of the kernels in `path`, and of the versions that compile."""
+    h = hashlib.blake2b(_VERSIONS.encode(), digest_size=12)
     for source in sources(path):
         h.update(source.name.encode() + source.read_bytes())
     return h.hexdigest()
 
 
-@cache
-def cache_dir() -> Path | None:
-    """Directory of compiled kernels; None when it neither exists nor can be made."""
-    path = Path(platformdirs.user_cache_dir("polykv")) / "kernels"
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path):
-            return path
-    except OSError:
-        # A read-only directory that an earlier run filled still serves as a source of compiled kernels.
-        return path if path.is_dir() and os.access(path, os.R_OK) else None
+class _Disk(_Cache):
+    """The cache of one kernel, as numba's dispatcher asks for it."""
 
+    def __init__(self, fn: Callable[..., Any], path: Path) -> None:
+        self._name = fn.__qualname__.replace("<locals>.", "")
+        self._path = path
+        # Two functions of one name and what a closure holds are told apart.
+        cells = dumps(tuple(c.cell_contents for c in fn.__closure__ or ()))
+        self._own = fn.__code__.co_code + repr(fn.__code__.co_consts).encode() + cells
 
-def cache_state() -> str:
-    """One sentence for `doctor` and reports."""
-    path = cache_dir()
-    if path is None:
-        return "no writable cache directory: kernels are compiled anew in every process"
-    if not os.access(path, os.W_OK):
-        return f"{path} (read-only: kernels missing there are compiled in memory)"
-    if unsaved:
-        return f"{path} ({len(unsaved)} kernels could not be saved and will be compiled again; {unsaved[0]})"
-    return str(path)
+    @property
+    def cache_path(self) -> str:
+        return str(self._path)
 
+    def _file(self, signature: Any, context: Any) -> Path:
+        h = hashlib.blake2b(self._own, digest_size=8)
+        h.update(repr((signature, context.codegen().magic_tuple())).encode())
+        return self._path / f"{self._name}-{h.hexdigest()}.bin"
 
-def cache_note() -> str | None:
-    """What a user should know about the cache; None when it works."""
-    path = cache_dir()
-    sound = path is not None and os.access(path, os.W_OK) and not unsaved
-    return None if sound else f"compiled kernels: {cache_state()}"
-
-
-class _Locator(_CacheLocator):
-    """Tells numba where the index and machine code of a function live."""
-
-    def __init__(self, py_file: str) -> None:
-        self._stamp = source_hash(Path(py_file))
-        self._path = cache_dir()
-
-    def get_cache_path(self) -> str:
-        return f"{self._path}/{self._stamp}"
-
-    def get_source_stamp(self) -> str:
-        return self._stamp
-
-    def get_disambiguator(self) -> str:
-        return "0"
-
-    @classmethod
-    def from_function(cls, py_func: Callable[..., Any], py_file: str) -> _Locator | None:
-        return cls(py_file) if cache_dir() is not None else None
-
-
-class _Files(IndexDataCacheFile):
-    """An index and the files it names, safe for processes that compile at the same time.
-
-    numba numbers the files from what it read in the index. Two processes that compile different signatures of one
-    kernel both take the same number, and the index may then name machine code of the other signature. Here names are
-    never used twice, and a file is complete before the index names it; the worst of a race is a file without a name.
-    """
-
-    def save(self, key: Any, data: Any) -> None:
-        name = self._index_name.replace(".nbi", f".{uuid.uuid4().hex}.nbc")
-        self._save_data(name, data)  # type: ignore[no-untyped-call]
-        overloads = self._load_index() | {key: name}
-        self._save_index(overloads)  # type: ignore[no-untyped-call]
-
-    def load(self, key: Any) -> Any:
-        try:
-            return super().load(key)  # type: ignore[no-untyped-call]
-        except Exception:
-            # A damaged pickle raises anything. Its kernel is compiled again and replaces it.
-            return None
-
-    def _load_index(self) -> dict[Any, str]:
-        try:
-            return dict(super()._load_index())  # type: ignore[no-untyped-call]
-        except Exception:
-            return {}
-
-
-class _Impl(CompileResultCacheImpl):
-    _locator_classes: Any = (_Locator,)
-
-
-class _Cache(FunctionCache):
-    _impl_class = _Impl
-
-    def __init__(self, py_func: Callable[..., Any]) -> None:
-        super().__init__(py_func)  # type: ignore[no-untyped-call]
-        locator = self._impl.locator
-        self._cache_file = _Files(locator.get_cache_path(), self._impl.filename_base, locator.get_source_stamp())  # type: ignore[no-untyped-call]
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        # numba would first set up everything that a compilation needs: 0.2 s and 24 MB, and in most runs for nothing.
+        data = read(self._file(sig, target_context))
+        return None if data is None else _restore(target_context, *pickle.loads(data))
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        path = cache_dir()
-        if path is None or not os.access(path, os.W_OK):
-            return
-        try:
-            super().save_overload(sig, data)  # type: ignore[no-untyped-call]
-        except OSError as e:
-            # Disk full or quota: the kernel is there, only not for the next process.
-            unsaved.append(f"{self._impl.filename_base}: {e.strerror or e}")
+        # Addresses of this process (ctypes functions, large arrays) mean nothing in another.
+        if not data.library.has_dynamic_globals:
+            write(self._file(sig, data.target_context), _reduce(data))
+
+    def enable(self) -> None:
+        """Nothing to do: the cache is always on."""
+
+    def disable(self) -> None:
+        """Nothing to do: the cache is always on."""
+
+    def flush(self) -> None:
+        """Nothing to do: files are never changed."""
 
 
-def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Decorator: `njit(nogil=True, error_model="numpy", **options)` with the cache above."""
+def _reduce(result: Any) -> bytes:
+    """What has to be kept of a compilation. numba would also keep bitcode, for linking into other kernels; they have
+    forms of their own, and parsing it took 9 MB."""
+    library, fndesc = result.library, result.fndesc
+    fndesc.typemap = fndesc.calltypes = None
+    symbols = [f.name for f in library.get_defined_functions()]
+    symbols += [g.name for g in library._final_module.global_variables if not g.is_declaration]
+    parts = (library.name, library._get_compiled_object(), symbols, fndesc, result.environment, result.signature)
+    return bytes(dumps((*parts, result.reload_init, result._find_referenced_environments())))
 
-    def wrap(fn: Callable[..., Any]) -> Any:
-        dispatcher = numba.njit(nogil=True, error_model="numpy", **options)(fn)
-        if cache_dir() is not None and Path(fn.__code__.co_filename).is_file():
-            dispatcher._cache = _Cache(fn)
-        return dispatcher
 
-    return wrap
+def _restore(
+    context: Any,
+    name: str,
+    code: bytes,
+    symbols: list[str],
+    fndesc: Any,
+    env: Any,
+    signature: Any,
+    init: Any,
+    envs: Any,
+) -> Any:
+    """The inverse of `_reduce`."""
+    for prepare in init:
+        prepare()
+    if b"NRT_" in code:
+        rtsys.initialize(context)
+    machine = context.codegen()
+    library = JITCodeLibrary(machine, name)
+    library.enable_object_caching()
+    library._set_compiled_object(code)
+    library._finalize_final_module()
+    machine._engine._defined_symbols.update(symbols)
+    for e in envs:
+        machine.set_env(e.env_name, e)
+    return CompileResult(
+        typing_context=context.typing_context,
+        target_context=context,
+        entry_point=context.get_executable(library, fndesc, env),
+        typing_error=None,
+        type_annotation="",
+        signature=signature,
+        objectmode=False,
+        lifted=(),
+        fndesc=fndesc,
+        library=library,
+        call_helper=None,
+        environment=env,
+        metadata=None,
+        reload_init=init,
+        referenced_envs=envs,
+    )
+
+
+# No GIL, and IEEE division: what numba's `njit(nogil=True, error_model="numpy")` sets.
+_OPTIONS = {"nopython": True, "nogil": True, "error_model": "numpy", "boundscheck": None}
+
+
+class Kernel(CPUDispatcher):  # type: ignore[misc]
+    """A compiled function, and the form of it that other kernels take in."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        super().__init__(fn, targetoptions=dict(_OPTIONS))
+        path = Path(fn.__code__.co_filename)
+        place = folder(path.stem, source_hash(path)) if path.is_file() else None
+        if place is not None:
+            self._cache = _Disk(fn, place)
+
+    @cached_property
+    def _inner(self) -> Any:
+        options = {**_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+        return CPUDispatcher(self.py_func, targetoptions=options)
+
+    def get_call_template(self, args: Any, kws: Any) -> Any:
+        """numba asks for this when another kernel calls this one."""
+        return self._inner.get_call_template(tuple(map(_plain, args)), kws)
+
+    def get_overload(self, sig: Any) -> Any:
+        """The form for other kernels."""
+        return self._inner.get_overload(sig)
+
+
+def _plain(kind: Any) -> Any:
+    """The type without integer literals. Boolean ones stay: kernels choose between variants by them."""
+    if isinstance(kind, types.BaseTuple):
+        return types.unliteral(kind)
+    return types.unliteral(kind) if isinstance(kind, types.IntegerLiteral) else kind
+
+
+def kernel() -> Callable[[Callable[..., Any]], Any]:
+    """Decorator that makes a `Kernel` of a function."""
+    return Kernel
