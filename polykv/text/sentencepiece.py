@@ -47,9 +47,10 @@ class SentencePieceBpe:
         self._vocab = vocab
         self._ids = vocab.ids
         # 0 is the best; equal scores share a rank. Tokens that text must never turn into have none.
-        ranks = np.unique(-vocab.scores, return_inverse=True)[1].astype(np.int64)
+        ranks = np.unique(-vocab.scores, return_inverse=True)[1].astype(np.intc)
         ranks[np.isin(vocab.kinds, (Kind.CONTROL, Kind.UNKNOWN, Kind.BYTE))] = -1
-        self._rank: list[int] = ranks.tolist()
+        # As fast to look into as a list, and 1 MB for 262,144 tokens where a list of Python integers takes 10.
+        self._rank = array("i", ranks.tobytes())
         self._byte_ids = [vocab.ids.get(f"<0x{b:02X}>") for b in range(256)]
         self._words = _word_border(vocab)
         self._cache: dict[str, list[int]] = {}

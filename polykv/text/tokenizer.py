@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from polykv.errors import PromptError, UnsupportedError
-from polykv.text.bytelevel import ByteLevelBpe
 from polykv.text.sentencepiece import SentencePieceBpe
 from polykv.text.special import SpecialTokens
 from polykv.text.vocab import PREFIX, Kind, Vocabulary, fail, flag
@@ -20,7 +19,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class TextModel(Protocol):
-    """What encodes runs of plain text: `ByteLevelBpe` or `SentencePieceBpe`."""
+    """What encodes runs of plain text: `bytelevel.ByteLevelBpe` or `SentencePieceBpe`."""
 
     add_bos_default: bool
     add_space_prefix_default: bool
@@ -31,8 +30,15 @@ class TextModel(Protocol):
     def token_bytes(self, token_id: int) -> bytes: ...
 
 
+def _byte_level(metadata: Mapping[str, object], vocab: Vocabulary) -> TextModel:
+    # Imported when it is needed: it brings a library that the other kind does without (4 MB, a tenth of a second).
+    from polykv.text.bytelevel import ByteLevelBpe
+
+    return ByteLevelBpe(metadata, vocab)
+
+
 _MODELS: dict[str, Callable[[Mapping[str, object], Vocabulary], TextModel]] = {
-    "gpt2": ByteLevelBpe,
+    "gpt2": _byte_level,
     "llama": SentencePieceBpe,
 }
 
