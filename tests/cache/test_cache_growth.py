@@ -15,7 +15,7 @@ from polykv.ops import BACKENDS, load
 @pytest.mark.parametrize("tier", ["f32", "q8_0/turbo3"])
 def test_growth_holds_one_arena_twice_and_no_more(backend: str, tier: str) -> None:
     layers = 12
-    pool = make_pool(load(backend), model((0,) * layers, n_kv=4), tier=tier)
+    pool = make_pool(load(backend), model((0,) * layers, n_kv=4), tier=tier, max_tokens=600 * 32)
     arenas = [a for kv in map(pool.layer, range(layers)) for a in (kv.k, kv.v)]
     # NumPy reports its arrays to tracemalloc, so this counts real ones. A first growth outside of it imports and
     # compiles whatever that takes.
