@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import os
 import sys
+import warnings
 from typing import Literal, TextIO
 
 
 def prepare() -> None:
-    """Make all three usable: UTF-8 for what is printed, the null device for what the caller closed."""
+    """Make all three usable: UTF-8 for what is printed, the null device for what the caller closed. Warnings of the
+    library become lines of stderr."""
     sys.stdin = _existing(sys.stdin, "r")
     sys.stdout = _existing(sys.stdout, "w")
     sys.stderr = _existing(sys.stderr, "w")
@@ -17,6 +19,12 @@ def prepare() -> None:
         # Model output is UTF-8 whatever the locale says; a pipe with an ASCII locale must not end a run.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="replace")
+    warnings.showwarning = _one_line
+
+
+def _one_line(message: Warning | str, *where: object, **more: object) -> None:
+    """A warning as users can read it: without the line of source that gave it."""
+    print(f"polykv: warning: {message}", file=sys.stderr, flush=True)
 
 
 def _existing(stream: TextIO | None, mode: Literal["r", "w"]) -> TextIO:

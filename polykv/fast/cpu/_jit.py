@@ -75,9 +75,8 @@ class _Disk(_Cache):
     def __init__(self, fn: Callable[..., Any], path: Path) -> None:
         self._name = fn.__qualname__.replace("<locals>.", "")
         self._path = path
-        # Two functions of one name and what a closure holds are told apart.
-        cells = dumps(tuple(c.cell_contents for c in fn.__closure__ or ()))
-        self._own = fn.__code__.co_code + repr(fn.__code__.co_consts).encode() + cells
+        # Tells two functions of one name apart.
+        self._own = fn.__code__.co_code + repr(fn.__code__.co_consts).encode()
 
     @property
     def cache_path(self) -> str:
@@ -172,7 +171,8 @@ class Kernel(CPUDispatcher):  # type: ignore[misc]
     def __init__(self, fn: Callable[..., Any]) -> None:
         super().__init__(fn, targetoptions=dict(_OPTIONS))
         path = Path(fn.__code__.co_filename)
-        place = folder(path.stem, source_hash(path)) if path.is_file() else None
+        # What a closure holds is in no source: such kernels live as long as the process.
+        place = folder(path.stem, source_hash(path)) if path.is_file() and not fn.__closure__ else None
         if place is not None:
             self._cache = _Disk(fn, place)
 
