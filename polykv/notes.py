@@ -69,7 +69,7 @@ def _stored(arena: KVArena) -> int:
 
 
 def _cpu() -> Iterator[str]:
-    from polykv.fast.cpu._jit import cache_note
+    from polykv.fast.cpu._store import cache_note
     from polykv.fast.cpu.simd_core import Level, level
 
     if level() is Level.PORTABLE:

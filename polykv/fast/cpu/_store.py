@@ -5,7 +5,7 @@
 
 * A file appears by rename, complete, and is never changed: any number of processes may read and write at once.
 * A file whose checksum is wrong is not used: the kernel is compiled anew, with a `KernelCacheWarning`.
-* What cannot be written (read-only directory, full disk) is not kept; that is said once, nothing else changes.
+* What cannot be written (read-only directory, full disk) is not kept; reports say so (`cache_note`).
 * Folders of sources that are gone are removed when something is compiled: those beyond the KEEP last used ones of a
   module, and those that nobody used for MAX_AGE days. Whoever uses a folder touches it. A process that loses one under
   its feet compiles again.
@@ -33,8 +33,12 @@ _DIGEST = 16
 _FOLDER = re.compile(r"(\w+)-[0-9a-f]{24}")
 
 
+# Kernels of this process that the directory did not take.
+unsaved: list[str] = []
+
+
 class KernelCacheWarning(UserWarning):
-    """Compiled kernels could not be kept, or were damaged; the program goes on with fresh ones."""
+    """A compiled kernel was damaged; the program goes on with a fresh one."""
 
 
 @cache
@@ -59,7 +63,16 @@ def cache_state() -> str:
         return "no cache directory can be made: kernels are compiled anew in every process"
     if not os.access(path, os.W_OK):
         return f"{path} (read-only: kernels missing there are compiled in memory)"
+    if unsaved:
+        return f"{path} ({len(unsaved)} kernels could not be saved and will be compiled again; {unsaved[0]})"
     return str(path)
+
+
+def cache_note() -> str | None:
+    """What a user should know about the cache; None when it works."""
+    path = cache_dir()
+    sound = path is not None and os.access(path, os.W_OK) and not unsaved
+    return None if sound else f"compiled kernels: {cache_state()}"
 
 
 def folder(module: str, source_hash: str) -> Path | None:
@@ -75,19 +88,19 @@ def read(path: Path) -> bytes | None:
     except OSError:
         return None
     if _digest(data[_DIGEST:]) != data[:_DIGEST]:
-        _warn(f"{path} is damaged: the kernel is compiled anew")
+        warnings.warn(f"{path} is damaged: the kernel is compiled anew", KernelCacheWarning, stacklevel=2)
         return None
     _touch(path.parent)
     return data[_DIGEST:]
 
 
 def write(path: Path, data: bytes) -> None:
-    """Keep `data`, or warn that it cannot be kept."""
+    """Keep `data`, or note in `unsaved` that it cannot be kept."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _write(path, _digest(data) + data)
     except OSError as e:
-        _warn(f"compiled kernels are not kept, the next run compiles again: {path.parent}: {e.strerror or e}")
+        unsaved.append(f"{path.stem}: {e.strerror or e}")
     else:
         _prune_once(path.parent.parent)
 
@@ -105,12 +118,6 @@ def _write(path: Path, data: bytes) -> None:
 
 def _digest(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=_DIGEST).digest()
-
-
-@cache
-def _warn(text: str) -> None:
-    """Each sentence once in a process."""
-    warnings.warn(text, KernelCacheWarning, stacklevel=3)
 
 
 @cache
