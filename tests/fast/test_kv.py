@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polykv.cache.codecs import CODECS, codec
+from polykv.errors import ConfigError, UnsupportedError
 from polykv.fast.cpu import decode, encode, kv_alloc, kv_append, kv_pack, kv_read, kv_unpack
 from polykv.fast.cpu.kv_layout import layout
 from polykv.ops import load
@@ -101,9 +102,9 @@ def test_blocks_cost_what_the_codec_says() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(ValueError, match="block size"):
+    with pytest.raises(ConfigError, match="block size"):
         layout(codec("q8_0"), 64, 44)
-    with pytest.raises(ValueError, match="head_dim"):
+    with pytest.raises(UnsupportedError, match="head_dim"):
         layout(codec("q8_0"), 20, 64)
     with pytest.raises(TypeError, match="another backend"):
         kv_read(load("ref").kv_alloc(codec("q8_0"), 1, 1, 64, 64), np.zeros(1, np.int32))

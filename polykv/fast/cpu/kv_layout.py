@@ -22,6 +22,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from polykv.errors import ConfigError, UnsupportedError
 from polykv.types import F32, Codec, Family, KVArena
 
 I64 = npt.NDArray[np.int64]
@@ -44,12 +45,21 @@ class CpuArena(KVArena):
 
 @lru_cache(maxsize=64)
 def layout(codec: Codec, head_dim: int, block_size: int) -> tuple[I64, F32]:
-    """`geom` int64 [GEOM] and `table` float32 [TABLE] of a codec at one head_dim and block size."""
+    """`geom` int64 [GEOM] and `table` float32 [TABLE] of a codec at one head_dim and block size.
+
+    Raises UnsupportedError for a head_dim or codec without kernels, ConfigError for a bad block size.
+    """
     group, stored = codec.group(head_dim), codec.resident_dim(head_dim)
     if codec.rotated and codec.bits != 3:
-        raise ValueError(f"the cpu backend has no {codec.bits}-bit rotated codec ({codec.name})")
-    if block_size < PIECE or block_size % PIECE or head_dim % 16:
-        raise ValueError(f"block size {block_size} must be a multiple of {PIECE} and head_dim {head_dim} one of 16")
+        raise UnsupportedError(
+            f"the backend cpu has no {codec.bits}-bit rotated K/V type ({codec.name}); ref may run it"
+        )
+    if head_dim < 16 or head_dim % 16:
+        raise UnsupportedError(
+            f"the backend cpu needs a head_dim that is a multiple of 16, not {head_dim}; ref runs it"
+        )
+    if block_size < PIECE or block_size % PIECE:
+        raise ConfigError(f"block size {block_size} is not a multiple of {PIECE}")
     scale_at = block_size * stored * codec.bits // 8
     scales = 0 if group == 1 else stored // group * block_size * 2
     # Nothing is read past a record: loads cover pieces of 8 tokens, and the last code has scales behind it.
