@@ -20,6 +20,7 @@ from polykv.fast.cpu.encode_row import LLOYD_
 from polykv.fast.cpu.entry import invoke
 from polykv.fast.cpu.fwht import rotate
 from polykv.fast.cpu.kv_layout import BLOCK, DIM, FAMILY, GROUP, PIECE, RECORD, SIGNS1, SIGNS2, STORED
+from polykv.fast.cpu.simd import prefetch
 from polykv.types import UNIT
 
 CHUNK = 512
@@ -94,6 +95,13 @@ def _gather(
 
 
 @kernel()
+def _fetch(p: int, nbytes: int) -> None:
+    """Bring a record of the next unit near: small blocks lie scattered, which the processor does not foresee."""
+    for i in range(0, nbytes, 64):
+        prefetch(p + i)
+
+
+@kernel()
 def fold_chunk(
     chunk: int,
     head: Any,
@@ -132,5 +140,9 @@ def fold_chunk(
             skip, n = max(0, start - base), min(UNIT, end - base)
             count = _visible(rows, r0, seg, base, skip, n, window, group, span)
             if count > 0:
+                ahead = (base + UNIT - start) // size
+                for b in range(ahead, min(ahead + UNIT // size, blocks.shape[0])):
+                    _fetch(k + np.int64(blocks[b]) * k_step, geom[0][RECORD])
+                    _fetch(v + np.int64(blocks[b]) * v_step, geom[1][RECORD])
                 _gather(d, blocks, base + skip - start, skip, n, size, k, k_step, v, v_step)
                 invoke(fold, (work, skip, n, count))
