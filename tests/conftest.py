@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import platformdirs
 import pytest
 
 GOLDEN = Path(__file__).parent / "golden"
+
+# A shell that starts a job in the background leaves it with Ctrl-C ignored, and its children too; tests interrupt both.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _model(name: str) -> Path:
