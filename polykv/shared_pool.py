@@ -108,8 +108,8 @@ class SharedKVPool:
     @classmethod
     def load(cls, path: str | Path, engine: Engine, prompts: Prompts, kv: str) -> SharedKVPool:
         """The pool that `save` wrote; see `LLM.load_pool`."""
-        extra = read_info(path).extra
-        texts = [extra.get(name) for name in ("document", "system")]
+        info = read_info(path)
+        texts = [info.extra.get(name) for name in ("document", "system")]
         document, system = (t if isinstance(t, str) else None for t in texts)
         if document is None or system is None:
             raise FormatError(path, "extra", "has no document: the file holds sequences, but not of a shared pool")
@@ -120,7 +120,8 @@ class SharedKVPool:
             for s in sequences:
                 s.free()
             # Another chat template or tokenizer: questions would not continue these tokens.
-            raise MismatchError("tokens of the document", f"{have} tokens", f"{len(want)} other tokens")
+            names = (info.model_name, engine.pool.model.name)
+            raise MismatchError("tokens of the document", f"{have} tokens", f"{len(want)} other tokens", names)
         return cls(engine, prompts, sequences[0], document=document, system=system, kv=kv)
 
     def release(self) -> bool:

@@ -271,3 +271,11 @@ def test_printable_disarms_control_characters() -> None:
     assert printable("a\x1b[2Jb\x9b\x7f") == "a\\x1b[2Jb\\x9b\\x7f"
     assert printable("Ünïcode → 漢字 🙂\n\t") == "Ünïcode → 漢字 🙂\n\t"
     assert [megabytes(n) for n in (0, 99_999, 100_000, 12_345_678)] == ["0.0 kB", "100.0 kB", "0.10 MB", "12.3 MB"]
+
+
+def test_python_m_polykv_is_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "polykv", "nonsense"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("polykv: error: No such command 'nonsense'")
+    done = subprocess.run([sys.executable, "-m", "polykv", "--version"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stdout.startswith("polykv, version")

@@ -25,11 +25,19 @@ import numpy as np
 import numpy.typing as npt
 
 from polykv.errors import ConfigError, FormatError, PolyKVError
+from polykv.file_kind import FileKind, file_kind
 
 # Our headers hold a few hundred bytes per layer. The limit keeps a hostile one from costing time and memory.
 HEADER_LIMIT = 4 << 20
 _SLAB = 4 << 20
 _UNSET = "0" * 32
+_FOREIGN = "not a polykv pool file: a safetensors file of another program, or a damaged one"
+# What to do with files that are not pools but belong elsewhere.
+_ADVICE = {
+    FileKind.GGUF: "; -m (`polykv.load`) takes it",
+    FileKind.OTHER: ", or a pool file that is damaged",
+    FileKind.TEXT: "; a document is read as it is: `polykv ask FILE` (`llm.pool`)",
+}
 _DTYPES: dict[str, np.dtype[Any]] = {"U8": np.dtype("u1"), "I32": np.dtype("<i4")}
 
 
@@ -176,23 +184,23 @@ class Container:
         return data
 
     def _parse(self) -> tuple[dict[str, str], dict[str, Section]]:
-        if self.size < 8:
-            raise self.error("", f"is no pool file: it has {self.size} bytes")
-        prefix = self._read(0, 8)
-        n = int.from_bytes(prefix, "little")
-        if not 0 < n <= min(HEADER_LIMIT, self.size - 8):
-            raise self.error("", f"is no pool file, or cut short: header of {n} bytes in a file of {self.size}")
+        head = self._read(0, min(self.size, 64))
+        kind, n = file_kind(head), int.from_bytes(head[:8], "little")
+        if kind is not FileKind.SAFETENSORS:
+            raise self.error("", f"not a polykv pool file: it is {kind.value}{_ADVICE.get(kind, '')}")
+        if not 0 < n <= HEADER_LIMIT:
+            raise self.error("", f"{_FOREIGN} (a header of {n:,} bytes)")
+        if n > self.size - 8:
+            raise self.error("", f"is cut short: it has {self.size:,} bytes, its header alone needs {8 + n:,}")
         text = self._read(8, n)
-        if text[:1] != b"{":
-            raise self.error("header", "does not begin with {")
         try:
             raw = json.loads(text.decode(), object_pairs_hook=self._no_duplicates, parse_constant=self._no_constant)
         except (ValueError, RecursionError):
             raise self.error("header", "is not valid JSON") from None
         metadata = raw.pop("__metadata__", None)
         if not isinstance(metadata, dict) or any(type(v) is not str for v in metadata.values()):
-            raise self.error("header", "has no __metadata__ of strings")
-        self._check_header(prefix + text, metadata.get("header_checksum", ""))
+            raise self.error("", f"{_FOREIGN} (no __metadata__ of strings)")
+        self._check_header(head[:8] + text, metadata.get("header_checksum", ""))
         sections = [self._section(name, entry, 8 + n) for name, entry in raw.items()]
         at = 8 + n
         for s in sorted(sections, key=lambda s: (s.begin, s.end)):
@@ -205,7 +213,7 @@ class Container:
 
     def _check_header(self, data: bytes, claimed: str) -> None:
         if not re.fullmatch("[0-9a-f]{32}", claimed) or data.count(claimed.encode()) != 1:
-            raise self.error("header_checksum", "is missing")
+            raise self.error("", f"{_FOREIGN} (no header_checksum)")
         if _sum(data.replace(claimed.encode(), _UNSET.encode())) != claimed:
             raise self.error("header", "is damaged (checksum)")
 

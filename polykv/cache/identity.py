@@ -61,18 +61,19 @@ class Identity:
             tuple(_short(layer.rope.identity()) for layer in model.layers),
         )
 
-    def check(self, other: Identity) -> None:
-        """Raise MismatchError naming the first field in which `other` (a file's) differs from this session's."""
+    def check(self, other: Identity, models: tuple[str, str] | None = None) -> None:
+        """Raise MismatchError naming the first field in which `other` (a file's) differs from this session's, and
+        the names of the file's and the session's model, if given."""
         for name, (words, per_layer) in _WORDS.items():
             want, have = getattr(self, name), getattr(other, name)
             if want == have:
                 continue
             if per_layer and len(want) != len(have):
-                raise MismatchError("number of layers", len(have), len(want))
+                raise MismatchError("number of layers", len(have), len(want), models)
             if per_layer:
                 i = next(i for i, (a, b) in enumerate(zip(want, have, strict=True)) if a != b)
-                raise MismatchError(f"{words} of layer {i}", have[i], want[i])
-            raise MismatchError(words, have, want)
+                raise MismatchError(f"{words} of layer {i}", have[i], want[i], models)
+            raise MismatchError(words, have, want, models)
 
     def hash_seed(self) -> bytes:
         """h_0 of the prefix hash: blocks of another identity are never found."""

@@ -56,7 +56,12 @@ def save_sequences(path: str | Path, sequences: list[Sequence], *, extra: dict[s
         arena, g = _arena(pool, name)
         return _packed(pool, arena, blocks[g], valid[g])
 
-    metadata = {"format": FORMAT, "identity": pool.identity.to_json(), "extra": json.dumps(extra or {})}
+    metadata = {
+        "format": FORMAT,
+        "identity": pool.identity.to_json(),
+        "model_name": pool.model.name,
+        "extra": json.dumps(extra or {}),
+    }
     return write_file(Path(path), metadata, sections, data)
 
 
@@ -100,9 +105,11 @@ def _arena(pool: KVPool, name: str) -> tuple[KVArena, int]:
 # -- reading ---------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class PoolFile:
-    """What a file says about itself, for `inspect` and for callers that stored `extra` texts."""
+    """What a file says about itself, for callers that stored `extra` texts. model_name: for people; the identity
+    decides."""
 
     identity: Identity
+    model_name: str
     lengths: tuple[int, ...]
     extra: dict[str, str]
     nbytes: int
@@ -114,7 +121,8 @@ def read_info(path: str | Path) -> PoolFile:
         identity = _identity(file)
         if "lengths" not in file.sections:
             raise file.error("lengths", "is missing")
-        return PoolFile(identity, tuple(file.array("lengths").tolist()), file.json("extra"), file.size)
+        lengths = tuple(file.array("lengths").tolist())
+        return PoolFile(identity, _model_name(file), lengths, file.json("extra"), file.size)
 
 
 def load_sequences(path: str | Path, pool: KVPool) -> list[Sequence]:
@@ -124,7 +132,7 @@ def load_sequences(path: str | Path, pool: KVPool) -> list[Sequence]:
     malformed or damaged, CapacityError when there is no room. In all these cases the pool is as it was.
     """
     with Container(Path(path)) as file:
-        pool.identity.check(_identity(file))
+        pool.identity.check(_identity(file), (_model_name(file), pool.model.name))
         saved = _Saved(file, pool)
         file.verify()
         with pool.lock:
@@ -156,8 +164,12 @@ def _place(file: Container, saved: _Saved, pool: KVPool) -> list[Sequence]:
 
 def _identity(file: Container) -> Identity:
     if file.metadata.get("format") != FORMAT:
-        raise file.error("format", f"is not {FORMAT}: a safetensors file, but not a saved pool")
+        raise file.error("format", f"not a polykv pool file: its format is not {FORMAT}")
     return Identity.from_json(file.metadata.get("identity", ""), file.path)
+
+
+def _model_name(file: Container) -> str:
+    return file.metadata.get("model_name", "unknown")
 
 
 class _Saved:
