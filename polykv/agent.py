@@ -7,7 +7,7 @@ from typing import Protocol, Unpack
 from polykv.cache.sequence import Sequence
 from polykv.engine import Engine
 from polykv.engine_options import Options, make_request
-from polykv.engine_request import Generation, Request
+from polykv.engine_request import NO_TOKENS, Generation, Request
 from polykv.engine_stream import Stream
 from polykv.errors import CapacityError, ConfigError, PromptError
 from polykv.prompt import Prompts, common_prefix
@@ -84,6 +84,8 @@ class Agent:
         """The request of a question, for callers that run several agents in one `Engine.run`."""
         if not isinstance(question, str):
             raise PromptError(f"a question is of type {type(question).__name__}; it must be a string")
+        if not question.strip():
+            raise PromptError("the question is empty")
         said = self._idle().tokens
         if len(said) == self._prefix_n:
             ids = self._prompts.first(question, self._document, self._system)
@@ -92,6 +94,8 @@ class Agent:
         return self._request(ids, self._prompts.stop, options)
 
     def _request(self, ids: list[int], stop: tuple[str, ...], options: Options) -> Request:
+        if not ids:
+            raise PromptError(NO_TOKENS)
         # A question may share a little less than the document's end with the others (the tokenizer joined characters),
         # and at least one token must be computed to predict the next.
         if self.sequence.length == 0:

@@ -16,6 +16,7 @@ from polykv.text.stream import TextStream
 
 # Enough for any real use; a longer list is a mistake or an attack (every token is compared with every string).
 MAX_STOP_STRINGS = 64
+NO_TOKENS = "the prompt is empty: it has no tokens, and at least one is needed to predict the next"
 
 
 class Finish(Enum):
@@ -121,7 +122,7 @@ class Request:
 
     def __post_init__(self) -> None:
         if not self.prompt:
-            raise PromptError("the prompt has no tokens; at least one is needed to predict the next")
+            raise PromptError(NO_TOKENS)
         if self.max_tokens is not None and not _count(self.max_tokens):
             raise ConfigError(f"max_tokens is {self.max_tokens!r}; it must be a whole number >= 0")
         if isinstance(self.stop, str):

@@ -30,7 +30,7 @@ from polykv.engine_stream import Stream
 from polykv.errors import ConfigError, PromptError
 from polykv.model.loader import Model, load_model
 from polykv.model.runner import Logits, Runner
-from polykv.notes import NO_TEMPLATE, session_notes, shorter_context
+from polykv.notes import EMPTY_DOCUMENT, NO_TEMPLATE, session_notes, shorter_context
 from polykv.prompt import Message, Prompts
 from polykv.report import Report, make_report
 from polykv.shared_pool import SharedKVPool
@@ -155,6 +155,8 @@ class LLM:
             if self.prompts.template is None:
                 self._note_template()
                 return self.prompts.text(prompt)
+            if not prompt.strip():
+                raise PromptError("the prompt is empty: there is nothing to answer")
             return self.prompts.messages([{"role": "user", "content": prompt}])
         if not isinstance(prompt, Iterable) or isinstance(prompt, bytes | dict):
             raise PromptError(PROMPT_KINDS)
@@ -176,7 +178,9 @@ class LLM:
         """Answer a prompt.
 
         prompt: a string is one user turn when the model has a chat template, and text to continue when it has none or
-        with raw=True; a list of {"role", "content"} is a chat; a list of ints is token ids as they are.
+        with raw=True; a list of {"role", "content"} is a chat, where content is a string or a list of text parts
+        {"type": "text", "text"}; a list of ints is token ids as they are. An empty text can be continued when the model
+        has a beginning-of-text token; an empty user turn is refused, unless it is written as a message.
         options: max_tokens=64, temperature=0 (greedy), top_k, top_p, min_p, repetition_penalty, penalty_window, seed,
         stop, ignore_eog, on_prefill; see `polykv.engine_options.Options`.
         """
@@ -222,14 +226,19 @@ class LLM:
     def pool(
         self, document: str, *, system: str = "", on_prefill: Callable[[int, int], None] | None = None
     ) -> SharedKVPool:
-        """Prefill a document once, for many agents. on_prefill(done, total) reports progress in tokens."""
+        """Prefill a document once, for many agents. on_prefill(done, total) reports progress in tokens.
+
+        Without a document (and a system message) agents share only what a template writes first; that is noted.
+        """
         for name, text in (("document", document), ("system message", system)):
             if not isinstance(text, str):
                 raise PromptError(f"the {name} is of type {type(text).__name__}; it must be a string")
         self._note_template()
+        if not document.strip() and not system.strip() and EMPTY_DOCUMENT not in self._said:
+            self.note(EMPTY_DOCUMENT)
         ids = self.prompts.prefix(document, system)
         if not ids:
-            raise PromptError("the document is empty")
+            raise PromptError("the document is empty: agents would share nothing")
         sequence, _ = Sequence.attach(self.cache, ids)
         try:
             self.engine.run([make_request(ids, sequence, max_tokens=0, on_prefill=on_prefill)])

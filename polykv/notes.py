@@ -18,6 +18,8 @@ NO_TEMPLATE = (
     "the model has no chat template: text is continued as it is, and questions are put as 'Question: ... Answer:'"
 )
 
+EMPTY_DOCUMENT = "the document of a pool is empty: its agents share only what stands before every question"
+
 
 def session_notes(llm: LLM) -> Iterator[str]:
     """Notes that follow from what the session is; `LLM.notes` adds those of what it has done."""

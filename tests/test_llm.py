@@ -64,6 +64,16 @@ def test_what_a_prompt_means() -> None:
     assert (
         chat.prompt_ids("Hi") == as_messages == chat.tokenize("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")
     )
+    parts = [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]
+    assert chat.prompt_ids(parts) == as_messages
+    options = {"max_tokens": 4, "ignore_eog": True}
+    want = chat.generate("Hi", **options).tokens
+    assert chat.generate(parts, **options).tokens == chat.generate_many([parts], **options)[0].tokens == want
+    with chat.stream(parts, **options) as stream:
+        assert "".join(stream) == stream.generation.text and stream.generation.tokens == want
+    for use in (chat.generate, chat.stream, lambda p: chat.generate_many([p])):
+        with pytest.raises(PromptError, match="image_url"):
+            use([{"role": "user", "content": [{"type": "image_url"}]}])
     assert chat.prompt_ids("Hi", raw=True) == plain.prompt_ids("Hi") == plain.tokenize("Hi")
     assert plain.prompt_ids([5, np.int32(6)]) == [5, 6]
     gemma = tiny_llm("gemma3")

@@ -33,6 +33,8 @@ def command(prompt: str, raw: bool, **values: Any) -> None:
     out = Output(values["as_json"])
     if prompt == "-":
         prompt = read_stdin()
+    if not prompt.strip() and not raw:
+        raise PromptError("the prompt is empty (--raw continues any text, also blanks)")
     compiling = Compiling(values["backend"])
     llm = open_model(values, out, compiling)
     with compiling, llm.stream(prompt, raw=raw, **sampling(values, DEFAULT_ANSWER)) as stream:

@@ -16,12 +16,12 @@ from jinja2 import Template
 from jinja2.exceptions import SecurityError, TemplateError, TemplateSyntaxError
 
 from polykv.errors import FormatError, PolyKVError, PromptError
+from polykv.text.messages import Message, checked_messages
 from polykv.text.template_budget import Budget
 from polykv.text.template_filters import TemplateRaisedError
 from polykv.text.template_sandbox import MAX_SOURCE, ChatEnvironment
 from polykv.text.tokenizer import Tokenizer
 
-Message = Mapping[str, object]
 _KEY = "tokenizer.chat_template"
 _PRIVATE = range(0xF0000, 0xFFFFE)
 _MAX_DEPTH = 16
@@ -64,7 +64,8 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         variables: Mapping[str, object] | None = None,
     ) -> str:
-        """The prompt as text. messages: dicts with `role` and `content`. variables: more names for the template.
+        """The prompt as text. messages: dicts with `role` and `content` (a string, or a list of text parts, which are
+        joined). variables: more names for the template.
 
         Raises PromptError when the messages do not fit the template (with the template's own message) and FormatError
         when the template is malformed, unsafe or without end.
@@ -73,7 +74,10 @@ class ChatTemplate:
         names = {"bos_token": tok.bos, "eos_token": tok.eos}
         special = {k: "" if i is None else tok.token_text(i) for k, i in names.items()}
         data = {"tools": None, "documents": None, **special, **(variables or {})}
-        data |= {"messages": [dict(m) for m in _checked(messages)], "add_generation_prompt": add_generation_prompt}
+        data |= {
+            "messages": [dict(m) for m in checked_messages(messages)],
+            "add_generation_prompt": add_generation_prompt,
+        }
         with self._lock:
             return self._run(data)
 
@@ -85,9 +89,10 @@ class ChatTemplate:
     ) -> list[int]:
         """The prompt as ids: control tokens come from the template only, and BOS stands in front once if the model
         wants it, whether or not the template writes it."""
+        messages = checked_messages(messages)
         quotes = _Quotes(self._tokenizer, self.source, messages, variables)
         text = self.render(
-            [quotes.quote_message(m) for m in _checked(messages)], add_generation_prompt, quotes.quote_map(variables)
+            [quotes.quote_message(m) for m in messages], add_generation_prompt, quotes.quote_map(variables)
         )
         tok = self._tokenizer
         ids = tok.encode(text, special=True, add_bos=False, quoted=quotes.table)
@@ -152,20 +157,6 @@ class _Quotes:
             self._of[token_id] = chr(code)
             self.table[code] = self._tokenizer.token_text(token_id)
         return self._of[token_id]
-
-
-def _checked(messages: Sequence[Message]) -> Sequence[Message]:
-    if isinstance(messages, str | Mapping) or not isinstance(messages, Sequence) or not messages:
-        raise PromptError("messages must be a non-empty list of {'role': ..., 'content': ...}")
-    for i, m in enumerate(messages):
-        if not isinstance(m, Mapping) or not isinstance(m.get("role"), str) or "content" not in m:
-            raise PromptError(f"message {i} must have a `role` (a string) and a `content`")
-        if not isinstance(m["content"], str | list | tuple):
-            # Templates would print it as Python does ("None"), and the model would read that.
-            raise PromptError(
-                f"the content of message {i} is of type {type(m['content']).__name__}; it must be a string"
-            )
-    return messages
 
 
 def _strings(value: object, depth: int = 0) -> list[str]:

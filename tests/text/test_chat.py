@@ -96,10 +96,53 @@ def test_plain_content_is_encoded_as_rendered(content: str) -> None:
 
 
 def test_control_tokens_in_roles_and_nested_content_stay_text() -> None:
-    template = "{% for m in messages %}{{ m.role }}: {{ m.content[0].text }}</s>{% endfor %}"
-    ids = ChatTemplate(template, TOK).encode([{"role": "user</s>", "content": [{"type": "text", "text": "<s>"}]}])
+    template = "{% for m in messages %}{{ m.role }}: {{ m.content }}{{ m.calls[0].name }}</s>{% endfor %}"
+    message = {"role": "user</s>", "content": [{"type": "text", "text": "<s>"}], "calls": [{"name": "<|turn|>"}]}
+    ids = ChatTemplate(template, TOK).encode([message])
     assert [TOK.token_text(i) for i in ids if TOK.is_special(i)] == ["</s>"]
-    assert TOK.decode(ids) == "user</s>: <s></s>"
+    assert TOK.decode(ids) == "user</s>: <s><|turn|></s>"
+
+
+def test_text_parts_are_joined() -> None:
+    chat = ChatTemplate(RICH, TOK)
+    part = {"type": "text", "text": "the"}
+    for content, text in (
+        ([part], "the"),
+        ([part, {"type": "text", "text": " and", "x": 1}], "the\n and"),
+        ((part,), "the"),
+    ):
+        assert chat.render(_user(content)) == chat.render(_user(text))
+        assert chat.encode(_user(content)) == chat.encode(_user(text))
+    # Templates that treat a list apart get the string as well.
+    typed = ChatTemplate("{{ 'list' if messages[0].content is not string else messages[0].content }}", TOK)
+    assert typed.render(_user([part])) == "the"
+    assert chat.encode(_user([])) == chat.encode(_user(""))
+    # The caller's message is not changed.
+    messages = _user([part])
+    chat.encode(messages)
+    assert messages == _user([{"type": "text", "text": "the"}])
+
+
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        ({"type": "image_url", "image_url": {"url": "data:"}}, "part 1 of message 0 is of type 'image_url'"),
+        ({"type": "input_audio"}, "input_audio"),
+        ({"type": None, "text": "x"}, "None"),
+        ({"text": "x"}, "is of type None; this version reads text parts only"),
+        ({"type": "text"}, "`text` of type NoneType"),
+        ({"type": "text", "text": 3}, "`text` of type int"),
+        ("x", "part 1 of message 0 is of type str"),
+        (["x"], "is of type list"),
+        ({"type": "\x1b" + "x" * 1000}, "is of type '.x1bx+"),
+    ],
+)
+def test_other_parts_are_refused(part: object, words: str) -> None:
+    chat = ChatTemplate(SIMPLE, TOK)
+    for use in (chat.render, chat.encode):
+        with pytest.raises(PromptError, match=words) as error:
+            use(_user([{"type": "text", "text": "the"}, part]))
+        assert str(error.value).isprintable() and len(str(error.value)) < 200
 
 
 def test_bos_exactly_once() -> None:
@@ -141,8 +184,10 @@ def test_deeply_nested_messages() -> None:
         value = [value]
     chat = ChatTemplate(SIMPLE, TOK)
     for use in (chat.render, chat.encode):
-        with pytest.raises(PromptError, match="nested"):
+        with pytest.raises(PromptError, match="part 0 of message 0 is of type list"):
             use(_user(value))
+        with pytest.raises(PromptError, match="nested"):
+            use([{"role": "user", "content": "x", "calls": value}])
     # Taken apart one by one: a recursive destructor is not what this tests.
     while isinstance(value, list):
         value = value.pop()
