@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable
 from weakref import WeakSet
 
 from polykv.cache.pool import KVPool
-from polykv.cache.sequence import Sequence
-from polykv.engine_capacity import Releasable, fits
+from polykv.engine_capacity import Releasable
 from polykv.engine_counters import EngineCounters
 from polykv.engine_request import Finish, Generation, Request
+from polykv.engine_schedule import Schedule, sequence_of, shorten
 from polykv.engine_stream import Stream
 from polykv.errors import CapacityError, ConfigError, PromptError
 from polykv.model.runner import Logits, Runner
@@ -47,23 +47,18 @@ class Engine:
     ) -> None:
         if min(context, chunk, max_batch) < 1:
             raise ConfigError("context, chunk and max_batch must be at least 1")
-        self.runner, self.tokenizer, self.context, self.chunk, self.max_batch = (
-            runner,
-            tokenizer,
-            context,
-            chunk,
-            max_batch,
-        )
+        self.runner, self.tokenizer, self.context, self.chunk = runner, tokenizer, context, chunk
         self.pool: KVPool = runner.pool
         self.counters = EngineCounters()
-        # Asked to free what they keep for convenience when the cache is full, before a request is put back or refused.
-        self.idle: WeakSet[Releasable] = WeakSet()
         self._ops = ops
-        self._queue: deque[Request] = deque()
+        self._schedule = Schedule(self.pool, self.counters, chunk=chunk, max_batch=max_batch)
         self._trash: deque[Callable[[], object]] = deque()
-        self._running: list[Request] = []
-        # A request was put back; nothing is admitted until a running one ends, or the two would displace each other.
-        self._crowded = False
+
+    @property
+    def idle(self) -> WeakSet[Releasable]:
+        """Asked to free what they keep for convenience when the cache is full, before a request is put back or
+        refused."""
+        return self._schedule.idle
 
     # -- front ---------------------------------------------------------------------------------------------------
     def submit(self, request: Request) -> Request:
@@ -87,7 +82,7 @@ class Engine:
         wanted = self.context if request.max_tokens is None else len(request.prompt) + request.max_tokens
         request.limit = min(wanted, self.context)
         request.text = TextStream(self.tokenizer, request.stop, skip_special=True)
-        self._queue.append(request)
+        self._schedule.waiting.append(request)
         return request
 
     def run(self, requests: Iterable[Request]) -> list[Generation]:
@@ -116,7 +111,7 @@ class Engine:
         with self.pool.lock:
             for r in requests:
                 if not r.done:
-                    self._end(r, Finish.CANCELLED)
+                    self._schedule.end(r, Finish.CANCELLED)
 
     def abandon(self, free: Callable[[], object]) -> None:
         """Call `free` at the next `sweep`. For finalizers, which may run in the middle of a step and must not touch the
@@ -128,18 +123,18 @@ class Engine:
         with self.pool.lock:
             while self._trash:
                 self._trash.popleft()()
-            self.drop([r for r in [*self._queue, *self._running] if r.cancelled])
+            self.drop([r for r in self._schedule.all() if r.cancelled])
             if self.pool.torn or self.pool.lost:
                 self.pool.mend()
 
     def holds(self, request: Request) -> bool:
         """Whether the request is waiting or running here."""
-        return request in self._running or request in self._queue
+        return request in self._schedule.all()
 
     @property
     def busy(self) -> bool:
         """Whether any request is waiting or running."""
-        return bool(self._queue or self._running)
+        return bool(self._schedule.all())
 
     # -- one step ------------------------------------------------------------------------------------------------
     def step(self) -> bool:
@@ -153,16 +148,16 @@ class Engine:
         """A step without the callbacks: whether there was anything to do, and the requests that read their prompts."""
         self.sweep()
         self._catch_up()
-        self._admit()
-        batch = self._batch()
+        self._schedule.admit()
+        batch = self._schedule.batch()
         if not batch:
             return False, []
         began = time.perf_counter()
         wants = [Logits.LAST if self._completes(r, ids) and r.max_tokens != 0 else Logits.NONE for r, ids in batch]
         try:
-            logits = self.runner.step([(_sequence(r), ids) for r, ids in batch], wants)
+            logits = self.runner.step([(sequence_of(r), ids) for r, ids in batch], wants)
         except CapacityError:
-            if not self._make_room():
+            if not self._schedule.make_room():
                 raise
             return True, []
         ready = [r for (r, _), w in zip(batch, wants, strict=True) if w is Logits.LAST]
@@ -170,29 +165,18 @@ class Engine:
         self._account(batch, time.perf_counter() - began)
         self._choose(ready, logits)
         for r, _ in batch:
-            if not r.done and r.max_tokens == 0 and _sequence(r).length == len(r.prompt):
-                self._end(r, Finish.LENGTH)
+            if not r.done and r.max_tokens == 0 and sequence_of(r).length == len(r.prompt):
+                self._schedule.end(r, Finish.LENGTH)
         return True, reading
 
     def _catch_up(self) -> None:
         """After a step that was interrupted between the model and the choice, go back by the token whose logits were
         lost: the next step gives the same ones."""
-        for r in list(self._running):
-            if r in self._queue:
-                # It was being admitted.
-                self._queue.remove(r)
-            sequence = _sequence(r)
+        for r in self._schedule.interrupted():
+            sequence = sequence_of(r)
             if sequence.length >= len(r.ids):
-                self._shorten(r, len(r.ids) - 1)
+                shorten(sequence, len(r.ids) - 1)
             self._settle(r)
-
-    def _shorten(self, request: Request, length: int) -> None:
-        """Cut the sequence of a request; where a sliding window has let go of what is needed then, empty it."""
-        sequence = _sequence(request)
-        try:
-            sequence.trim(length)
-        except CapacityError:
-            sequence.free()
 
     def _tell(self, reading: list[Request]) -> None:
         """Report progress of prompts, last of all in a step: a callback may raise what it likes, or cancel."""
@@ -205,42 +189,9 @@ class Engine:
                 self.drop([r])
                 raise
 
-    def _admit(self) -> None:
-        while self._queue and len(self._running) < self.max_batch and not self._crowded:
-            request = self._queue[0]
-            if not self._has_room(request):
-                break
-            if request.sequence is None:
-                request.sequence, reused = Sequence.attach(self.pool, request.ids)
-            else:
-                reused = request.sequence.length
-            if request.steps == 0:
-                # A request that comes back after preemption finds its own blocks; that is no saving.
-                request.cache_n = reused
-                self.counters.requests += 1
-                self.counters.prompt_n += len(request.prompt)
-                self.counters.cache_n += reused
-            request.start = reused
-            self._running.append(request)
-            self._queue.popleft()
-
-    def _batch(self) -> list[tuple[Request, list[int]]]:
-        """New ids of this step: one per generating request, and up to `chunk` prompt tokens in order of arrival."""
-        batch = []
-        room = self.chunk
-        for r in self._running:
-            done = _sequence(r).length
-            pending = len(r.ids) - done
-            n = 1 if pending == 1 else min(pending, room)
-            if pending > 1:
-                room -= n
-            if n > 0:
-                batch.append((r, r.ids[done : done + n]))
-        return batch
-
     @staticmethod
     def _completes(request: Request, ids: list[int]) -> bool:
-        return _sequence(request).length + len(ids) == len(request.ids)
+        return sequence_of(request).length + len(ids) == len(request.ids)
 
     def _account(self, batch: list[tuple[Request, list[int]]], seconds: float) -> None:
         c = self.counters
@@ -255,7 +206,7 @@ class Engine:
                 r.decode_s += seconds
             else:
                 r.prefill_s += seconds
-                r.read = _sequence(r).length
+                r.read = sequence_of(r).length
 
     def _choose(self, ready: list[Request], logits: F32) -> None:
         if not ready:
@@ -277,64 +228,12 @@ class Engine:
         while request.told < request.n_generated and not request.done:
             token = request.ids[len(request.prompt) + request.told]
             if token in self.tokenizer.eog and not request.ignore_eog:
-                self._end(request, Finish.EOG)
+                self._schedule.end(request, Finish.EOG)
                 return
             request.emit([request.text.push(token)])
             request.told += 1
             if request.text.stopped:
-                self._end(request, Finish.STOP)
+                self._schedule.end(request, Finish.STOP)
             elif len(request.ids) >= request.limit:
                 full = request.max_tokens is None or request.n_generated < request.max_tokens
-                self._end(request, Finish.CONTEXT if full else Finish.LENGTH)
-
-    # -- room ----------------------------------------------------------------------------------------------------
-    def _has_room(self, request: Request) -> bool:
-        """Whether the request can be computed to its end beside the running ones, without putting any of them back."""
-        while not fits(self.pool, [*self._running, request], self.chunk):
-            if not any(holder.release() for holder in self.idle):
-                # Alone it may try: cached prefixes can make it smaller than the estimate, and the pool says what lacks.
-                return not self._running
-        return True
-
-    def _make_room(self) -> bool:
-        """The pool is full: free idle sequences, else put the latest request back; False when neither is possible."""
-        if any(holder.release() for holder in self.idle):
-            return True
-        if len(self._running) < 2:
-            return False
-        request = self._running.pop()
-        self._release(request)
-        self._queue.appendleft(request)
-        self._crowded = True
-        self.counters.preempted += 1
-        return True
-
-    def _release(self, request: Request) -> None:
-        """Give back the blocks that a request has added since it was admitted."""
-        if request.sequence is None:
-            return
-        if request.owned:
-            request.sequence.free()
-            request.sequence = None
-        elif request.start is not None and request.sequence.length > request.start:
-            self._shorten(request, request.start)
-        request.start = None
-
-    def _end(self, request: Request, why: Finish) -> None:
-        """May be interrupted and called again: the reason is written last."""
-        if request.text is not None and why is not Finish.STOP:
-            request.emit([request.text.finish()])
-        if request.owned:
-            self._release(request)
-        if request in self._queue:
-            self._queue.remove(request)
-        if request in self._running:
-            self._running.remove(request)
-            self._crowded = False
-        request.finish = why
-
-
-def _sequence(request: Request) -> Sequence:
-    """The sequence of a running request."""
-    assert request.sequence is not None
-    return request.sequence
+                self._schedule.end(request, Finish.CONTEXT if full else Finish.LENGTH)

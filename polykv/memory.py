@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,7 +10,6 @@ from dataclasses import dataclass
 from polykv.cache.codecs import codec
 from polykv.cache.pool import KVPool
 from polykv.cache.sequence import Sequence
-from polykv.prompt import common_prefix
 
 
 @dataclass(frozen=True)
@@ -17,10 +17,11 @@ class PoolMemory:
     """Measured bytes.
 
     shared: blocks of the document, and those that agents forked from agents have in common, each held once. private:
-    per agent, blocks that only it holds. f16_per_agent: what the
-    same tokens of each agent would take in a float16 cache of its own (same block size and windows), f16_equivalent
-    their sum. cells: tokens held, those of the document once; separate_cells: without sharing. Bytes count whole
-    blocks: a partly filled last block of the document is copied by every agent that writes into it.
+    per agent, blocks that only it holds. f16_per_agent: what the same tokens of each agent would take in a float16
+    cache of its own (same block size and windows), f16_equivalent their sum. cells: cells of blocks that hold a token,
+    each once however many share it; separate_cells: the sum over the agents, each for itself. Cells are those of one
+    layer, of the group that sees furthest back. A partly filled last block is copied by every agent that writes into
+    it: bytes count the whole copy, cells what is filled of it.
     """
 
     kv: str
@@ -71,9 +72,20 @@ def measure(pool: KVPool, document: Sequence, agents: Iterable[Sequence], kv: st
         _nbytes(shared, here),
         [_nbytes(p, here) for p in private],
         [_nbytes(a, f16) for a in held],
-        document.length + sum(a.length - len(common_prefix(document.tokens, a.tokens)) for a in agents),
-        sum(a.length for a in agents),
+        _cells([document, *agents]),
+        sum(_cells([a]) for a in agents),
     )
+
+
+def _cells(sequences: Iterable[Sequence]) -> int:
+    """Cells that hold a token of any of the sequences, in the cache group that sees furthest back."""
+    filled: dict[int, int] = {}
+    for s in sequences:
+        size = s.pool.block_size
+        table = s.block_tables[max(s.pool.groups, key=lambda g: g.window or math.inf).index]
+        for i, b in enumerate(table.held(), table.first):
+            filled[b] = max(filled.get(b, 0), min(size, s.length - i * size))
+    return sum(filled.values())
 
 
 def f16_block_nbytes(pool: KVPool, group: int) -> int:

@@ -95,7 +95,7 @@ def test_a_full_cache_delays_requests_and_changes_no_token() -> None:
 
 def test_a_request_that_was_put_back_gives_the_same_tokens(monkeypatch) -> None:
     # Without admission control both start, and the cache fills up while they generate.
-    monkeypatch.setattr("polykv.engine.fits", lambda *_: True)
+    monkeypatch.setattr("polykv.engine_schedule.fits", lambda *_: True)
     engine = tiny_engine("llama", max_tokens=320)
     got = engine.run([request(n, 100, temperature=2.0) for n in (100, 101)])
     assert engine.counters.preempted >= 1

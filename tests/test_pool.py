@@ -101,6 +101,38 @@ def test_memory_is_the_blocks_that_are_there(name: str, chat: bool, kv: str) -> 
     assert in_use(llm) == 0
 
 
+@pytest.mark.parametrize(("name", "chat"), VARIANTS)
+def test_cells_are_counted_once_however_they_are_shared(name: str, chat: bool) -> None:
+    """Forks of forks share tokens that are not the document's; equal tokens that were computed twice are held twice."""
+    llm = tiny_llm(name, chat=chat)
+    size = llm.cache.block_size
+    with llm.pool(DOCUMENT) as pool:
+        document = len(pool.tokens)
+        agent = pool.fork()
+        agent.ask("How many arches does it have?", max_tokens=20, ignore_eog=True)
+        alone, length = pool.memory(), agent.sequence.length
+        # The agent has a copy of the document's last block, if that is not full.
+        assert alone.cells == len(held_cells(llm, [pool._sequence, agent.sequence])) == length + document % size
+        twins = [agent.fork(), agent.fork()]
+        m = pool.memory()
+        assert (m.cells, m.separate_cells) == (alone.cells, 3 * length)
+        for i, twin in enumerate(twins):
+            twin.ask(QUESTIONS[i], **OPTIONS)
+        m = pool.memory()
+        new = sum(t.sequence.length - length for t in twins)
+        # Each twin added its own turn and copied at most one open block.
+        assert alone.cells + new <= m.cells <= alone.cells + new + 2 * (size - 1)
+        assert m.separate_cells == length + sum(t.sequence.length for t in twins)
+        pool.ask([QUESTIONS[0]] * 2, **OPTIONS)
+        assert pool.memory().cells >= m.cells + 2 * (pool.agents[-1].sequence.length - document)
+
+
+def held_cells(llm: LLM, sequences: list[Sequence]) -> set[tuple[int, int]]:
+    """(block, offset) of every token in the full-attention group."""
+    size = llm.cache.block_size
+    return {(s.tables[0][i // size], i % size) for s in sequences for i in range(s.length)}
+
+
 def test_eight_agents_on_a_long_document_hold_six_times_fewer_cells() -> None:
     for name in ("llama", "gemma3"):
         llm = tiny_llm(name)

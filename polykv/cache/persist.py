@@ -18,10 +18,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from polykv.cache.block_table import BlockTable
 from polykv.cache.container import Container, Section, write_file
 from polykv.cache.identity import Identity
 from polykv.cache.pool import KVPool
-from polykv.cache.sequence import BlockTable, Sequence
+from polykv.cache.sequence import Sequence
 from polykv.errors import ConfigError
 from polykv.types import I32, U8, KVArena
 

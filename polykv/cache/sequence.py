@@ -7,67 +7,18 @@ out of the prefix cache.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
-from functools import wraps
-from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from polykv.cache.block_table import BlockTable
 from polykv.cache.blocks import Prefix
+from polykv.cache.mutation import mutation
 from polykv.cache.pool import KVPool
 from polykv.cache.reuse import find_prefix
 from polykv.errors import CapacityError, ConfigError
-from polykv.types import I32, Slots
-
-Change = TypeVar("Change", bound=Callable[..., Any])
-
-
-class BlockTable:
-    """Growable int32 array of block ids; entries before `first` were dropped and are -1."""
-
-    __slots__ = ("_ids", "first", "n")
-
-    def __init__(self, ids: I32 | None = None, first: int = 0) -> None:
-        self._ids: I32 = np.full(8, -1, np.int32) if ids is None else ids
-        self.n = 0 if ids is None else len(ids)
-        self.first = first
-
-    @property
-    def ids(self) -> I32:
-        """All entries, a view [n]."""
-        return self._ids[: self.n]
-
-    def append(self, block: int) -> None:
-        if self.n == len(self._ids):
-            bigger = np.full(max(8, 2 * self.n), -1, np.int32)
-            bigger[: self.n] = self.ids
-            self._ids = bigger
-        self._ids[self.n] = block
-        self.n += 1
-
-    def held(self) -> list[int]:
-        """Blocks that the table holds, in position order."""
-        held: list[int] = self._ids[self.first : self.n].tolist()
-        return held
-
-
-def mutation(change: Change) -> Change:
-    """A method that changes tables and counts. Ctrl-C may come between any two of its lines; the next change then
-    begins with `KVPool.mend`, so that no block is lost or given back twice."""
-
-    @wraps(change)
-    def call(self: Sequence, *args: Any, **kwargs: Any) -> Any:
-        with self.pool.lock:
-            if self.pool.torn:
-                self.pool.mend()
-            try:
-                return change(self, *args, **kwargs)
-            except BaseException:
-                self.pool.torn = True
-                raise
-
-    return cast(Change, call)
+from polykv.types import Slots
 
 
 class Sequence:
@@ -136,11 +87,7 @@ class Sequence:
     def _cut(self, n: int) -> None:
         """Shorten every table to n blocks."""
         for table, manager in zip(self.block_tables, self.pool.managers, strict=True):
-            # Deepest first: the end of a prefix is the least useful part of it.
-            for b in reversed(table.ids[max(n, table.first) :].tolist()):
-                manager.release(b)
-            table.n = min(table.n, n)
-            table.first = min(table.first, n)
+            table.cut(n, manager)
 
     def _must_copy(self, g: int) -> bool:
         """Will writing the next cell touch a block that is not this sequence's alone?"""
@@ -181,13 +128,7 @@ class Sequence:
                 if i >= table.first:
                     manager.publish(int(table.ids[i]), self._chain[i])
         for group, table, manager in zip(pool.groups, self.block_tables, pool.managers, strict=True):
-            keep = group.first_cell(self.length) // size
-            if keep > table.first:
-                for b in table.ids[table.first : keep].tolist():
-                    manager.release(b, cold=True)
-                    manager.counters["dropped"] += 1
-                table.ids[table.first : keep] = -1
-                table.first = keep
+            table.drop(group.first_cell(self.length) // size, manager)
 
     # -- sharing -----------------------------------------------------------------------------------------------
     @mutation
@@ -197,7 +138,7 @@ class Sequence:
         for table, manager in zip(self.block_tables, self.pool.managers, strict=True):
             for b in table.held():
                 manager.retain(b)
-        child.block_tables = [BlockTable(t.ids.copy(), t.first) for t in self.block_tables]
+        child.block_tables = [t.copy() for t in self.block_tables]
         child.tokens, child._chain, child.length = self.tokens.copy(), self._chain.copy(), self.length
         return child
 
@@ -271,8 +212,7 @@ class Sequence:
                 manager.retain(b)
         self._cut(n)
         for blocks, table in zip(back, self.block_tables, strict=True):
-            table.first -= len(blocks)
-            table.ids[table.first : table.first + len(blocks)] = blocks
+            table.take_back(blocks)
         del self._chain[length // size :]
         del self.tokens[length:]
         self.length = length
