@@ -26,6 +26,8 @@ from polykv.catalogue import CATALOGUE, model_dir
 from polykv.errors import PolyKVError
 
 LOW_DISK = 1_000_000_000
+# Sizes of attention heads in published models.
+HEAD_DIMS = (32, 40, 64, 72, 80, 96, 112, 120, 128, 160, 192, 256, 512)
 
 
 class State(Enum):
@@ -109,6 +111,28 @@ def _backend(name: str, about: str) -> Iterator[Check]:
         yield Check(f"backend {name}", State.BAD, f"does not load: {e}")
     else:
         yield Check(f"backend {name}", State.OK, about)
+        yield _limits(name)
+
+
+def _limits(name: str) -> Check:
+    """What the backend says about K/V types, sizes of heads and weight types that files have."""
+    from polykv.cache.codecs import CODECS
+    from polykv.config import CacheConfig, Tier
+    from polykv.ops import load
+    from polykv.types import WeightType
+
+    ops, block = load(name), CacheConfig.block_size
+    pairs = [Tier(k, v) for k in CODECS.values() for v in CODECS.values()]
+    sizes = {(pair, d): ops.supports_kv(pair.k, pair.v, d, block) for pair in pairs for d in HEAD_DIMS}
+    weights = {kind: ops.supports_weight(kind) for kind in WeightType}
+    dims = [d for d in HEAD_DIMS if any(sizes[pair, d] is None for pair in pairs)]
+    whole = [pair for pair in pairs if all(sizes[pair, d] is None for d in dims)]
+    kv = f"any pair of {', '.join(CODECS)}" if len(whole) == len(pairs) else ", ".join(map(str, whole))
+    usable = ", ".join(kind.name for kind, reason in weights.items() if reason is None)
+    text = f"K/V {kv}; head_dim {', '.join(map(str, dims))}; weights {usable}"
+    # Most reasons are about a head_dim, whatever the types: one sentence each.
+    refused = dict.fromkeys(r for r in (*sizes.values(), *weights.values()) if r is not None)
+    return Check(f"{name} runs", State.NOTE if refused else State.OK, ". Not more: ".join([text, *refused]))
 
 
 def kernels_are_kept() -> bool:

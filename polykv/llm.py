@@ -30,6 +30,7 @@ from polykv.engine_stream import Stream
 from polykv.errors import ConfigError, PromptError
 from polykv.model.loader import Model, load_model
 from polykv.model.runner import Logits, Runner
+from polykv.model.support import check_model
 from polykv.notes import EMPTY_DOCUMENT, NO_TEMPLATE, session_notes, shorter_context
 from polykv.prompt import Message, Prompts
 from polykv.report import Report, make_report
@@ -82,8 +83,10 @@ def load(
     loaded = loaded.for_context(context)
     _set_threads(backend, threads)
     tiers = parse_tiers(kv, len(loaded.config.layers))
+    stored = CacheConfig(tiers)
+    check_model(ops, loaded, stored)
     cells = SEQUENCES_OF_FULL_LENGTH * context if cache_tokens is None else cache_tokens
-    cache = KVPool(ops, loaded.config, CacheConfig(tiers), fingerprint=loaded.fingerprint, max_tokens=cells)
+    cache = KVPool(ops, loaded.config, stored, fingerprint=loaded.fingerprint, max_tokens=cells)
     runner = Runner(ops, loaded, cache, _activations(backend, activations))
     tokenizer = Tokenizer.from_gguf(loaded.gguf.metadata)
     template = ChatTemplate.from_gguf(loaded.gguf.metadata, tokenizer)

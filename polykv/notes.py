@@ -39,10 +39,7 @@ def shorter_context(context: int, limit: int) -> str:
 def _activations(llm: LLM) -> Iterator[str]:
     if llm.activations is not Activations.Q8:
         return
-    blocks = [
-        (a.wq, a.wk, a.wv, a.wo, m.gate, m.up, m.down) for a, m in zip(llm.model.attention, llm.model.mlp, strict=True)
-    ]
-    matrices = [w for block in blocks for w in block] + [llm.model.head.out]
+    matrices = llm.model.matrices
     floats = Counter(w.type.name for w in matrices if WEIGHT_BLOCK[w.type][0] == 1)
     for kind, n in floats.items():
         yield (

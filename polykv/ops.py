@@ -5,9 +5,10 @@ A backend is a package that has a function for each method of `Ops`, with the sa
     ref    polykv.ref         NumPy; defines the meaning; runs whole models, slowly
     cpu    polykv.fast.cpu    numba
 
-`load(name)` binds one backend and counts calls. Operations are plain functions of arrays and numbers: no hidden state,
-no random numbers, float32 unless said otherwise, C-contiguous. `out` receives the result when given and is returned.
-Operations never keep a reference to an argument.
+`load(name)` binds one backend and counts calls. What a backend cannot do it says when asked (`Limits`), before a model
+is opened; never in the middle of a run, never by doing something else in silence. Operations are plain functions of
+arrays and numbers: no hidden state, no random numbers, float32 unless said otherwise, C-contiguous. `out` receives the
+result when given and is returned. Operations never keep a reference to an argument.
 
 Agreement classes (how a fast twin is compared with `ref`, see `AGREEMENT`):
     EXACT  equal bytes or integers
@@ -45,6 +46,7 @@ from polykv.types import (
     QuantTensor,
     Segments,
     Slots,
+    WeightType,
 )
 
 BACKENDS = ("ref", "cpu")
@@ -210,11 +212,30 @@ AGREEMENT: dict[str, Agreement] = {
     "head": Agreement.RATIO,
 }
 
-OPERATIONS: tuple[str, ...] = tuple(n for n, f in vars(Ops).items() if inspect.isfunction(f) and not n.startswith("_"))
+
+class Limits(Protocol):
+    """What a backend can do; every backend has these functions beside its operations. None = yes, else the reason."""
+
+    def supports_kv(self, k: Codec, v: Codec, head_dim: int, block_size: int) -> str | None:
+        """Whether K and V of a layer can be stored in these types, and read by `attend`."""
+        ...
+
+    def supports_weight(self, kind: WeightType) -> str | None:
+        """Whether weights of this type can be multiplied and looked up."""
+        ...
+
+
+def _methods(protocol: type) -> tuple[str, ...]:
+    return tuple(n for n, f in vars(protocol).items() if inspect.isfunction(f) and not n.startswith("_"))
+
+
+OPERATIONS = _methods(Ops)
+LIMITS = _methods(Limits)
 
 
 class BoundOps:
-    """One backend, bound: its operations as attributes, a call counter, and where each implementation lives."""
+    """One backend, bound: its operations and limits as attributes, a call counter, and where each implementation
+    lives."""
 
     def __init__(self, name: str, module: ModuleType) -> None:
         self.name = name
@@ -224,6 +245,8 @@ class BoundOps:
             fn = getattr(module, op)
             self.source[op] = fn.__module__
             setattr(self, op, self._counted(op, fn))
+        for question in LIMITS:
+            setattr(self, question, getattr(module, question))
 
     def _counted(self, op: str, fn: Any) -> Any:
         calls = self.calls
@@ -235,8 +258,8 @@ class BoundOps:
         return call
 
 
-class LoadedOps(BoundOps, Ops):
-    """Static view of `BoundOps`: all operations plus `name`, `calls` and `source`."""
+class LoadedOps(BoundOps, Ops, Limits):
+    """Static view of `BoundOps`: all operations and limits plus `name`, `calls` and `source`."""
 
 
 def load(name: str) -> LoadedOps:

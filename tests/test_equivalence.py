@@ -16,7 +16,7 @@ from case_base import Arrays, Case
 from cases import CASES
 
 from polykv.cache.codecs import CODECS, parse_tier
-from polykv.ops import AGREEMENT, BACKENDS, OPERATIONS, Agreement, Ops, load
+from polykv.ops import AGREEMENT, BACKENDS, LIMITS, OPERATIONS, Agreement, Limits, Ops, load
 
 FAST = tuple(b for b in BACKENDS if b != "ref")
 
@@ -86,6 +86,8 @@ def test_signatures_are_those_of_the_protocol(name: str) -> None:
     for op in OPERATIONS:
         if op not in lacking:
             assert shape(getattr(module, op), 0) == shape(getattr(Ops, op), 1), op
+    for question in LIMITS:
+        assert shape(getattr(module, question), 0) == shape(getattr(Limits, question), 1), question
 
 
 def test_missing_twins_are_named_with_a_reason() -> None:

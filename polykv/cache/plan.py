@@ -14,9 +14,10 @@ from dataclasses import dataclass
 
 from polykv.cache.codecs import codec
 from polykv.cache.pool import CacheGroup, make_groups
+from polykv.cache.support import check_kv
 from polykv.config import CacheConfig, ModelConfig, Tier
 from polykv.errors import ConfigError
-from polykv.ops import Ops, load
+from polykv.ops import LoadedOps, Ops, load
 
 
 @dataclass(frozen=True)
@@ -95,12 +96,12 @@ def plan_memory(
     shared: int = 0,
     block_size: int = CacheConfig.block_size,
     chunk: int = 1,
-    ops: Ops | None = None,
+    ops: LoadedOps | None = None,
 ) -> MemoryPlan:
     """Plan a cache; `chunk` is the largest number of tokens that one step adds to a sequence. ops: the backend whose
     arrays are measured (default: cpu).
 
-    Raises ConfigError when the numbers contradict each other.
+    Raises ConfigError when the numbers contradict each other, UnsupportedError for what the backend cannot store.
     """
     if len(tiers) != len(model.layers):
         raise ConfigError(f"{len(tiers)} tiers for a model of {len(model.layers)} layers")
@@ -111,6 +112,7 @@ def plan_memory(
     if block_size < 8 or block_size % 8:
         raise ConfigError(f"block size {block_size} is not a multiple of 8")
     ops = load("cpu") if ops is None else ops
+    check_kv(ops, model, tiers, block_size)
     sides = [_block_bytes(ops, model, i, t, block_size) for i, t in enumerate(tiers)]
     half = Tier(codec("f16"), codec("f16"))
     half_sides = [_block_bytes(ops, model, i, half, block_size) for i in range(len(tiers))]

@@ -28,6 +28,7 @@ model_option = click.option(
 kv_option = click.option(
     "--kv", default="q8_0/turbo3", show_default=True, metavar="K/V", help="Cache types; per layer: q8_0/turbo3,0-1=f16."
 )
+backend_option = click.option("--backend", type=click.Choice(BACKENDS), default="cpu", show_default=True)
 json_option = click.option("--json", "as_json", is_flag=True, help="The last line of output is one JSON object.")
 max_tokens_option = click.option(
     "-n",
@@ -51,7 +52,7 @@ run_options = _chain(
     model_option,
     kv_option,
     click.option("--ctx", type=click.IntRange(min=1), default=None, help="Longest sequence in tokens."),
-    click.option("--backend", type=click.Choice(BACKENDS), default="cpu", show_default=True),
+    backend_option,
     click.option(
         "--activations",
         type=click.Choice(["f32", "q8"]),

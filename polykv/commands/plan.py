@@ -7,7 +7,7 @@ import dataclasses
 import click
 
 from polykv.cache.codecs import parse_tiers
-from polykv.commands.options import json_option, kv_option, model_option
+from polykv.commands.options import backend_option, json_option, kv_option, model_option
 from polykv.commands.output import Output
 from polykv.report import megabytes, runs
 
@@ -18,22 +18,28 @@ from polykv.report import megabytes, runs
 @click.option("--ctx", type=click.IntRange(min=1), default=2048, show_default=True, help="Tokens per agent, in all.")
 @click.option("--shared", type=click.IntRange(min=0), default=None, help="Of these, tokens of the shared document.")
 @click.option("--agents", type=click.IntRange(min=1), default=8, show_default=True)
+@backend_option
 @json_option
-def command(model: str, kv: str, ctx: int, shared: int | None, agents: int, as_json: bool) -> None:
+def command(model: str, kv: str, ctx: int, shared: int | None, agents: int, backend: str, as_json: bool) -> None:
     """Plan the memory of AGENTS agents over one document.
 
     Without --shared all but 256 tokens are the document. Bytes come from arrays that the backend allocates for one
-    block; the model's weights are mapped from the file and not loaded.
+    block; the model's weights are mapped from the file and not loaded. What the backend cannot run is refused.
     """
     from polykv.cache.plan import plan_memory
     from polykv.catalogue import resolve
+    from polykv.config import CacheConfig
     from polykv.model.loader import load_model
+    from polykv.model.support import check_model
+    from polykv.ops import load
 
     out = Output(as_json)
     loaded = load_model(resolve(model))
     if shared is None:
         shared = max(0, ctx - 256)
-    plan = plan_memory(loaded.config, parse_tiers(kv, len(loaded.config.layers)), ctx=ctx, agents=agents, shared=shared)
+    ops, tiers = load(backend), parse_tiers(kv, len(loaded.config.layers))
+    check_model(ops, loaded, CacheConfig(tiers))
+    plan = plan_memory(loaded.config, tiers, ctx=ctx, agents=agents, shared=shared, ops=ops)
     if ctx > loaded.config.context:
         out.note(f"the model itself ends at {loaded.config.context:,} tokens")
     layers = [

@@ -35,6 +35,13 @@ class Model:
     notes: tuple[str, ...] = ()
 
     @property
+    def matrices(self) -> tuple[QuantTensor, ...]:
+        """Every matrix that rows are multiplied with: attention, MLP and head."""
+        attention = [w for a in self.attention for w in (a.wq, a.wk, a.wv, a.wo)]
+        mlp = [w for m in self.mlp for w in (m.gate, m.up, m.down)]
+        return (*attention, *mlp, self.head.out)
+
+    @property
     def weight_bytes(self) -> int:
         """Bytes of all tensors of the file (a tied head counts once)."""
         return sum(t.nbytes for t in self.gguf.tensors.values())

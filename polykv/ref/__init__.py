@@ -10,6 +10,7 @@ It defines what the operations mean; fast backends are tested against it. One id
     attention   attention over segments, on codes; merge
     sampling    penalties and the choice of a token
     composites  attention block, MLP block, embedding, head
+    limits      what cannot be stored or multiplied
 """
 
 from polykv.ref.attention import attend
@@ -17,6 +18,7 @@ from polykv.ref.codec import decode, encode
 from polykv.ref.composites import attention_block, embed, head, mlp_block
 from polykv.ref.fwht import fwht
 from polykv.ref.glu import glu
+from polykv.ref.limits import supports_kv, supports_weight
 from polykv.ref.linear import linear
 from polykv.ref.merge import merge
 from polykv.ref.norm import rms_norm
@@ -47,4 +49,6 @@ __all__ = [
     "rms_norm",
     "rope",
     "sample",
+    "supports_kv",
+    "supports_weight",
 ]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polykv.cache.codecs import CODECS, codec
-from polykv.errors import ConfigError, UnsupportedError
+from polykv.errors import UnsupportedError
 from polykv.fast.cpu import decode, encode, kv_alloc, kv_append, kv_pack, kv_read, kv_unpack
 from polykv.fast.cpu.kv_layout import layout
 from polykv.ops import load
@@ -102,7 +102,7 @@ def test_blocks_cost_what_the_codec_says() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(ConfigError, match="block size"):
+    with pytest.raises(UnsupportedError, match="block size"):
         layout(codec("q8_0"), 64, 44)
     with pytest.raises(UnsupportedError, match="head_dim"):
         layout(codec("q8_0"), 20, 64)

@@ -1,4 +1,4 @@
-"""The numba backend: a function for every operation of `polykv.ops.Ops`."""
+"""The numba backend: a function for every operation of `polykv.ops.Ops`, and its `Limits`."""
 
 from polykv.fast.cpu.attend import attend
 from polykv.fast.cpu.attention_block import attention_block
@@ -9,6 +9,7 @@ from polykv.fast.cpu.fwht import fwht
 from polykv.fast.cpu.glu import glu
 from polykv.fast.cpu.head import head
 from polykv.fast.cpu.kv import kv_alloc, kv_append, kv_pack, kv_read, kv_unpack
+from polykv.fast.cpu.limits import supports_kv, supports_weight
 from polykv.fast.cpu.linear import linear
 from polykv.fast.cpu.merge import merge
 from polykv.fast.cpu.mlp import mlp_block
@@ -38,4 +39,6 @@ __all__ = [
     "rms_norm",
     "rope",
     "sample",
+    "supports_kv",
+    "supports_weight",
 ]

@@ -22,7 +22,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from polykv.errors import ConfigError, UnsupportedError
+from polykv.errors import UnsupportedError
 from polykv.types import F32, Codec, Family, KVArena
 
 I64 = npt.NDArray[np.int64]
@@ -43,23 +43,27 @@ class CpuArena(KVArena):
     table: F32
 
 
+def codec_limit(codec: Codec, head_dim: int, block_size: int) -> str | None:
+    """None, or why there are no kernels for a codec at this head_dim and block size."""
+    if codec.rotated and codec.bits != 3:
+        return f"{codec.name}: rotated types have 3 bits per value, not {codec.bits}"
+    if head_dim < 16 or head_dim % 16:
+        return "kernels need a head_dim that is a multiple of 16"
+    if block_size < PIECE or block_size % PIECE:
+        return f"kernels need a block size that is a multiple of {PIECE}"
+    return None
+
+
 @lru_cache(maxsize=64)
 def layout(codec: Codec, head_dim: int, block_size: int) -> tuple[I64, F32]:
     """`geom` int64 [GEOM] and `table` float32 [TABLE] of a codec at one head_dim and block size.
 
-    Raises UnsupportedError for a head_dim or codec without kernels, ConfigError for a bad block size.
+    Raises UnsupportedError for what `codec_limit` names; `polykv.load` asks before it allocates anything.
     """
+    reason = codec_limit(codec, head_dim, block_size)
+    if reason is not None:
+        raise UnsupportedError(f"the backend cpu cannot store head_dim {head_dim} in blocks of {block_size}: {reason}")
     group, stored = codec.group(head_dim), codec.resident_dim(head_dim)
-    if codec.rotated and codec.bits != 3:
-        raise UnsupportedError(
-            f"the backend cpu has no {codec.bits}-bit rotated K/V type ({codec.name}); ref may run it"
-        )
-    if head_dim < 16 or head_dim % 16:
-        raise UnsupportedError(
-            f"the backend cpu needs a head_dim that is a multiple of 16, not {head_dim}; ref runs it"
-        )
-    if block_size < PIECE or block_size % PIECE:
-        raise ConfigError(f"block size {block_size} is not a multiple of {PIECE}")
     scale_at = block_size * stored * codec.bits // 8
     scales = 0 if group == 1 else stored // group * block_size * 2
     # Nothing is read past a record: loads cover pieces of 8 tokens, and the last code has scales behind it.

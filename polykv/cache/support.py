@@ -1,0 +1,37 @@
+"""Whether a backend can hold the K/V of a model, asked before anything is allocated."""
+
+from __future__ import annotations
+
+from polykv.config import ModelConfig, Tier
+from polykv.errors import UnsupportedError
+from polykv.ops import BACKENDS, Limits, LoadedOps, load
+
+
+def kv_reasons(limits: Limits, model: ModelConfig, tiers: tuple[Tier, ...], block_size: int) -> list[str]:
+    """Why the backend cannot hold the K/V of this model in these tiers, one sentence per reason; empty = it can."""
+    layers: dict[str, list[int]] = {}
+    for i, (layer, tier) in enumerate(zip(model.layers, tiers, strict=True)):
+        reason = limits.supports_kv(tier.k, tier.v, layer.head_dim, block_size)
+        if reason is not None:
+            layers.setdefault(f"K/V as {tier} with head_dim {layer.head_dim}: {reason}", []).append(i)
+    return [f"{reason} ({_where(found, len(model.layers))})" for reason, found in layers.items()]
+
+
+def check_kv(ops: LoadedOps, model: ModelConfig, tiers: tuple[Tier, ...], block_size: int) -> None:
+    """Raise UnsupportedError with all `kv_reasons`, and the backends that have none."""
+    reasons = kv_reasons(ops, model, tiers, block_size)
+    if reasons:
+        others = [name for name in BACKENDS if not kv_reasons(load(name), model, tiers, block_size)]
+        raise refusal(ops.name, reasons, others)
+
+
+def refusal(name: str, reasons: list[str], others: list[str]) -> UnsupportedError:
+    """The error of a backend that cannot run something; others: backends that can."""
+    advice = "no backend runs it" if not others else f"--backend {others[0]} (backend={others[0]!r}) runs it"
+    return UnsupportedError(f"the backend {name} cannot run this: {'; '.join(reasons)}; {advice}")
+
+
+def _where(layers: list[int], n: int) -> str:
+    if len(layers) == n:
+        return "all layers"
+    return f"layer {layers[0]}" if len(layers) == 1 else f"{len(layers)} of {n} layers, first {layers[0]}"
