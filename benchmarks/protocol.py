@@ -12,15 +12,36 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
-Handlers = dict[str, Callable[..., dict[str, Any]]]
+
+class Side(ABC):
+    """One program in the comparison: a model and a sequence. Every public method answers a request of that name."""
+
+    @abstractmethod
+    def _run(self, ids: list[int]) -> None:
+        """Append tokens to the sequence; return when they are computed."""
+
+    def prefill(self, n: int) -> dict[str, Any]:
+        """Seconds for n more tokens of a prompt."""
+        began = time.perf_counter()
+        self._run(tokens(n, seed=3))
+        return {"s": time.perf_counter() - began}
+
+    def decode(self, n: int) -> dict[str, Any]:
+        """Seconds for n tokens, one after the other."""
+        ids = tokens(n, seed=4)
+        began = time.perf_counter()
+        for i in ids:
+            self._run([i])
+        return {"s": time.perf_counter() - began}
 
 
-def serve(handlers: Handlers) -> None:
+def serve(side: Side) -> None:
     """Answer requests until stdin ends. Whatever libraries print goes to stderr."""
+    handlers = {name: getattr(side, name) for name in dir(side) if not name.startswith("_")}
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for line in sys.stdin:

@@ -6,14 +6,14 @@ import resource
 import time
 from typing import Any
 
-from protocol import serve, tokens
+from protocol import Side, serve, tokens
 
 CHUNK = 512
 # ggml's numbers of K/V types
 TYPES = {"f16": 1, "q8_0": 8, "q4_0": 2}
 
 
-class Worker:
+class Worker(Side):
     """One model and one sequence at some depth."""
 
     def hello(self) -> dict[str, Any]:
@@ -59,20 +59,6 @@ class Worker:
         self._run(tokens(depth, seed=2)[self.depth :])
         return {"depth": self.depth}
 
-    def prefill(self, n: int) -> dict[str, Any]:
-        """Seconds for n more tokens of a prompt."""
-        began = time.perf_counter()
-        self._run(tokens(n, seed=3))
-        return {"s": time.perf_counter() - began}
-
-    def decode(self, n: int) -> dict[str, Any]:
-        """Seconds for n tokens, one after the other."""
-        ids = tokens(n, seed=4)
-        began = time.perf_counter()
-        for i in ids:
-            self._run([i])
-        return {"s": time.perf_counter() - began}
-
     def first(self, n: int) -> dict[str, Any]:
         """Tokenize, read a prompt of n tokens and choose one more; the driver takes the time."""
         text = self.llm.detokenize(tokens(n, seed=6))
@@ -94,5 +80,4 @@ class Worker:
 
 
 if __name__ == "__main__":
-    w = Worker()
-    serve({name: getattr(w, name) for name in vars(Worker) if not name.startswith("_")})
+    serve(Worker())

@@ -6,7 +6,7 @@ import resource
 import time
 from typing import Any
 
-from protocol import serve, tokens
+from protocol import Side, serve, tokens
 
 import polykv
 from polykv.cache.sequence import Sequence
@@ -17,7 +17,7 @@ from polykv.ops import OPERATIONS
 CHUNK = 512
 
 
-class Worker:
+class Worker(Side):
     """One model and one sequence at some depth."""
 
     def open(self, model: str, ctx: int, threads: int, kv: str) -> dict[str, Any]:
@@ -47,20 +47,6 @@ class Worker:
                 return {"depth": self.sequence.length}
         self._run(tokens(depth, seed=2)[self.sequence.length :])
         return {"depth": self.sequence.length}
-
-    def prefill(self, n: int) -> dict[str, Any]:
-        """Seconds for n more tokens of a prompt."""
-        began = time.perf_counter()
-        self._run(tokens(n, seed=3))
-        return {"s": time.perf_counter() - began}
-
-    def decode(self, n: int) -> dict[str, Any]:
-        """Seconds for n tokens, one after the other."""
-        ids = tokens(n, seed=4)
-        began = time.perf_counter()
-        for i in ids:
-            self.runner.step([(self.sequence, [i])])
-        return {"s": time.perf_counter() - began}
 
     def agents(self, n: int, steps: int) -> dict[str, Any]:
         """Seconds for `steps` tokens of each of n forks of the sequence."""
@@ -112,5 +98,4 @@ class Worker:
 
 
 if __name__ == "__main__":
-    w = Worker()
-    serve({name: getattr(w, name) for name in vars(Worker) if not name.startswith("_")})
+    serve(Worker())

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from polykv import ref
+from polykv.model.gguf_check import SCALE_AT
 from polykv.ops import AGREEMENT, Agreement, Ops
 from polykv.ref import codec as codecs
 from polykv.ref import lloyd_max
@@ -17,22 +18,6 @@ from polykv.types import F32, U8, WEIGHT_BLOCK, Codec, QuantTensor, WeightType
 Arrays = tuple[np.ndarray, ...]
 FLOATS = (WeightType.F32, WeightType.F16, WeightType.BF16)
 HEAD_DIMS = (16, 64, 80, 96, 128, 192, 256, 512)
-
-# Byte offsets of the fp16 scales in a block: random bytes there would give infinities.
-HALVES: dict[WeightType, tuple[int, ...]] = {
-    WeightType.Q4_0: (0,),
-    WeightType.Q4_1: (0, 2),
-    WeightType.Q5_0: (0,),
-    WeightType.Q5_1: (0, 2),
-    WeightType.Q8_0: (0,),
-    WeightType.Q2_K: (80, 82),
-    WeightType.Q3_K: (108,),
-    WeightType.Q4_K: (0, 2),
-    WeightType.Q5_K: (0, 2),
-    WeightType.Q6_K: (208,),
-    WeightType.IQ4_NL: (0,),
-    WeightType.IQ4_XS: (0,),
-}
 
 
 @dataclass(frozen=True)
@@ -91,7 +76,8 @@ def weight(rng: np.random.Generator, kind: WeightType, rows: int, cols: int, gai
     blocks = rng.integers(0, 256, (rows, cols // values, size), dtype=np.uint8)
 
     def set_scales(d: np.ndarray) -> QuantTensor:
-        for at in HALVES[kind]:
+        # Random bytes in an fp16 scale would give infinities.
+        for at in SCALE_AT[kind]:
             blocks[..., at : at + 2] = d.astype("<f2").view(np.uint8)
         return QuantTensor(kind, blocks.reshape(rows, -1), cols)
 

@@ -14,7 +14,7 @@ from polykv.model.gguf import GgufFile
 from polykv.types import U8, WEIGHT_BLOCK, WeightType
 
 # Byte offsets of the float16 scales (and minimums) in one block; spec: GGUF quantized weight types.
-_SCALES: dict[WeightType, tuple[int, ...]] = {
+SCALE_AT: dict[WeightType, tuple[int, ...]] = {
     WeightType.Q4_0: (0,),
     WeightType.Q4_1: (0, 2),
     WeightType.Q5_0: (0,),
@@ -80,7 +80,7 @@ def _flags(kind: WeightType, blocks: U8) -> npt.NDArray[np.bool_]:
         dtype, exponent = _FLOATS[kind]
         bits, mask = blocks.view(dtype), exponent
     else:
-        columns = [np.ascontiguousarray(blocks[:, o : o + 2]).view("<u2") for o in _SCALES[kind]]
+        columns = [np.ascontiguousarray(blocks[:, o : o + 2]).view("<u2") for o in SCALE_AT[kind]]
         bits, mask = np.concatenate(columns, axis=1), 0x7C00
     flags: npt.NDArray[np.bool_] = (bits & mask) == mask
     return flags

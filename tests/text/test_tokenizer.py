@@ -28,28 +28,28 @@ NASTY = st.lists(
 ).map("".join)
 
 
-def _golden(tokenizer: Tokenizer, rows: list[dict[str, object]]) -> None:
+def _golden(path: Path, golden: Path, name: str) -> Tokenizer:
+    """The tokenizer of a real model, whose ids are those of llama.cpp."""
+    tokenizer = Tokenizer.from_gguf(read_gguf(path).metadata)
+    rows: list[dict[str, object]] = json.loads((golden / "tokenizers" / "llamacpp_ids.json").read_text())[name]
     assert len(rows) == 340
     for special, key in ((False, "ids"), (True, "ids_special")):
         wrong = [r["text"] for r in rows if tokenizer.encode(str(r["text"]), special=special, add_bos=False) != r[key]]
         assert not wrong
     assert all(tokenizer.decode(r["ids"]) == r["text"] for r in rows)  # type: ignore[arg-type]
+    return tokenizer
 
 
 @pytest.mark.model
 def test_ids_equal_llama_cpp_smollm2(smollm2_path: Path, golden: Path) -> None:
-    rows = json.loads((golden / "tokenizers" / "llamacpp_ids.json").read_text())
-    tokenizer = Tokenizer.from_gguf(read_gguf(smollm2_path).metadata)
-    _golden(tokenizer, rows["smollm2"])
+    tokenizer = _golden(smollm2_path, golden, "smollm2")
     assert (tokenizer.bos, tokenizer.eos, tokenizer.add_bos, tokenizer.vocab_size) == (1, 2, False, 49152)
     assert tokenizer.eog == {0, 2}
 
 
 @pytest.mark.model
 def test_ids_equal_llama_cpp_gemma3(gemma3_path: Path, golden: Path) -> None:
-    rows = json.loads((golden / "tokenizers" / "llamacpp_ids.json").read_text())
-    tokenizer = Tokenizer.from_gguf(read_gguf(gemma3_path).metadata)
-    _golden(tokenizer, rows["gemma3"])
+    tokenizer = _golden(gemma3_path, golden, "gemma3")
     assert (tokenizer.bos, tokenizer.eos, tokenizer.add_bos, tokenizer.vocab_size) == (2, 1, True, 262144)
     assert {1, 106} <= tokenizer.eog
     assert tokenizer.encode("a") == [2, *tokenizer.encode("a", add_bos=False)]

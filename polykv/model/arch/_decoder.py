@@ -6,6 +6,7 @@ GGUF names (layer N):  blk.N.attn_norm, attn_q, attn_k, attn_v (or attn_qkv with
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from polykv.config import LayerConfig, ModelConfig
@@ -64,6 +65,21 @@ def sizes(meta: Meta) -> Sizes:
         n_heads=n_heads,
         n_kv=n_kv,
         ffn=meta.integers("feed_forward_length", n),
+    )
+
+
+def model(meta: Meta, sizes: Sizes, layers: Iterable[LayerConfig], **more: float) -> ModelConfig:
+    """The configuration of these layers; without `output.weight` the head is tied. more: other fields."""
+    return ModelConfig(
+        meta.arch,
+        meta.name(),
+        sizes.embd,
+        sizes.vocab,
+        sizes.context,
+        sizes.eps,
+        tuple(layers),
+        tied_head=not meta.has("output.weight"),
+        **more,
     )
 
 

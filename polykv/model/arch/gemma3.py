@@ -53,18 +53,13 @@ def config(meta: Meta) -> ModelConfig:
             glu=Glu.GELU_TANH,
         )
 
-    return ModelConfig(
-        NAME,
-        meta.name(),
-        s.embd,
-        s.vocab,
-        s.context,
-        s.eps,
-        tuple(layer(i, slides) for i, slides in enumerate(_pattern(meta, s.n_layers))),
+    return _decoder.model(
+        meta,
+        s,
+        (layer(i, slides) for i, slides in enumerate(_pattern(meta, s.n_layers))),
         # Rounded to float32, as the reference implementations hold it.
         embed_scale=float(np.float32(math.sqrt(s.embd))),
         final_softcap=_softcap(meta, "final_logit_softcapping"),
-        tied_head=not meta.has("output.weight"),
     )
 
 

@@ -23,17 +23,11 @@ def config(meta: Meta) -> ModelConfig:
     meta.refuse("attn_logit_softcapping", "final_logit_softcapping", "use_parallel_residual")
     s = _decoder.sizes(meta)
     rope = meta.rope(s.head_dim, interleaved=True)
-    layers = tuple(
-        LayerConfig(Mixer.FULL, s.n_heads[i], s.n_kv[i], s.head_dim, s.ffn[i], rope, scale=s.head_dim**-0.5)
-        for i in range(s.n_layers)
-    )
-    return ModelConfig(
-        NAME,
-        meta.name(),
-        s.embd,
-        s.vocab,
-        s.context,
-        s.eps,
-        layers,
-        tied_head=not meta.has("output.weight"),
+    return _decoder.model(
+        meta,
+        s,
+        (
+            LayerConfig(Mixer.FULL, s.n_heads[i], s.n_kv[i], s.head_dim, s.ffn[i], rope, scale=s.head_dim**-0.5)
+            for i in range(s.n_layers)
+        ),
     )
