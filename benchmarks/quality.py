@@ -2,6 +2,7 @@
 
     python benchmarks/quality.py                                 # both models, all pairs
     python benchmarks/quality.py --models smollm2 --tokens 256   # shorter
+    python benchmarks/quality.py --tables results/quality.json   # the rows of the tables in README.md and docs
 
 Quality is KL(p || q) in nats, p the next-token distribution with K and V in float32, q with the pair; mean and 99th
 percentile over all positions of the beginning of the shipped document, read through the cache, so every token sees its
@@ -15,6 +16,7 @@ import argparse
 import json
 import platform
 import subprocess
+from collections.abc import Callable
 from importlib.resources import files
 from itertools import product
 from pathlib import Path
@@ -45,7 +47,11 @@ def main() -> None:
     parser.add_argument("--models", default="smollm2,gemma3")
     parser.add_argument("--tokens", type=int, default=768, help="length of the excerpt")
     parser.add_argument("--machine", default=f"{platform.machine()}, {platform.system()}", help="how to call it")
+    parser.add_argument("--tables", type=Path, help="print the rows of a result for the documents, measure nothing")
     args = parser.parse_args()
+    if args.tables:
+        print("\n".join(rows(json.loads(args.tables.read_text())).values()))
+        return
     text = (files("polykv.data") / "texts" / "jargon-file.txt").read_text(encoding="utf-8")
     result: dict[str, Any] = {
         "machine": args.machine,
@@ -123,6 +129,33 @@ def divergence(p: F32, q: F32) -> np.ndarray:
     0.1438
     """
     return np.asarray((np.exp(p) * (p - q)).sum(axis=1, dtype=np.float64))
+
+
+def rows(result: dict[str, Any]) -> dict[str, str]:
+    """Markdown rows of all pairs, smallest cache last; every cell has the models side by side."""
+    models = [m["pairs"] for m in result["models"].values()]
+    pairs = sorted(models[0], key=lambda kv: -models[0][kv]["bytes_per_token"])
+    columns: list[tuple[str, Callable[[float], str]]] = [
+        ("bytes_per_token", "{:,.0f}".format),
+        ("times_smaller_than_f16", "{:.1f}".format),
+        ("kl_mean", digits),
+        ("kl_p99", digits),
+        ("same_top", "{:.1%}".format),
+    ]
+    cells = {kv: [" / ".join(form(m[kv][key]) for m in models) for key, form in columns] for kv in pairs}
+    return {kv: f"| `{kv}` | {' | '.join(row)} |" for kv, row in cells.items()}
+
+
+def digits(x: float) -> str:
+    """Two significant digits without an exponent; what is below 0.00001 is rounding.
+
+    >>> digits(0.02995), digits(0.0000363), digits(3e-7)
+    ('0.030', '0.000036', '< 0.00001')
+    """
+    if x < 1e-5:
+        return "< 0.00001"
+    mantissa, exponent = f"{x:.1e}".split("e")
+    return f"{float(mantissa) * 10.0 ** int(exponent):.{max(0, 1 - int(exponent))}f}"
 
 
 def show(name: str, found: dict[str, Any]) -> None:

@@ -85,6 +85,21 @@ def test_the_other_backend_runs_it(small_heads: str) -> None:
     assert len(polykv.load(small_heads, backend="ref").generate([1], max_tokens=2, ignore_eog=True).tokens) == 2
 
 
+def test_an_odd_head_dim_runs_padded_and_says_so(tmp_path: Path) -> None:
+    """head_dim 72: every type works on ref, which notes what the padding costs; cpu refuses it by name."""
+    file = tiny(tok__model="llama", attention__key_length=72, attention__value_length=72)
+    wide = {"attn_q": [32, 4 * 72], "attn_k": [32, 2 * 72], "attn_v": [32, 2 * 72], "attn_output": [4 * 72, 32]}
+    for t in file.tensors:
+        t.dims = wide.get(t.name.split(".")[-2], t.dims)
+    path = tmp_path / "72.gguf"
+    path.write_bytes(file.build())
+    llm = polykv.load(path, backend="ref", kv="q8_0/turbo3")
+    assert len(llm.generate([1, 2], max_tokens=3, ignore_eog=True).tokens) == 3
+    assert any("V as turbo3: head_dim 72 is padded to 128" in note for note in llm.notes)
+    with pytest.raises(UnsupportedError, match=r"with head_dim 72: .* \(all layers\); --backend ref"):
+        polykv.load(path)
+
+
 @pytest.mark.usefixtures("nothing_is_allocated")
 @pytest.mark.parametrize("command", (["plan"], ["tiers"], ["generate", "x"], ["ask", "-q", "x"]))
 def test_commands_refuse_before_memory_is_taken(

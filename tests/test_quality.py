@@ -1,0 +1,71 @@
+"""The quality benchmark: it finds nothing where there is nothing, and the documents show what it found."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny_models import random_ids, tiny_model
+
+from polykv.cache.codecs import CODECS, parse_tiers
+from polykv.cache.plan import plan_memory
+from polykv.model.loader import load_model
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "benchmarks"))
+from quality import TRUTH, digits, divergence, log_softmax, measure, rows  # noqa: E402
+
+RESULT = json.loads((ROOT / "benchmarks" / "results" / "quality.json").read_text())
+
+
+@pytest.mark.parametrize("name", ("llama", "gemma3"))
+def test_it_measures_what_it_says(name: str) -> None:
+    model = tiny_model(name)
+    found = measure(model, random_ids(100), ["f32/f32", "f16/f16", "q8_0/turbo3"])
+    assert (found["f32/f32"]["kl_mean"], found["f32/f32"]["kl_p99"], found["f32/f32"]["same_top"]) == (0, 0, 1)
+    assert abs(found["f16/f16"]["kl_mean"]) < 1e-4 < found["q8_0/turbo3"]["kl_mean"]
+    assert found["f16/f16"]["times_smaller_than_f16"] == 1
+    assert found["f32/f32"]["times_smaller_than_f16"] == 0.5
+
+
+def test_divergence_of_known_distributions() -> None:
+    p, q = np.array([[0.5, 0.25, 0.25], [1 / 3, 1 / 3, 1 / 3]]), np.array([[0.25, 0.5, 0.25], [1 / 3, 1 / 3, 1 / 3]])
+    got = divergence(*(log_softmax(np.log(x).astype(np.float32) + 7) for x in (p, q)))
+    np.testing.assert_allclose(got, [0.5 * np.log(2) - 0.25 * np.log(2), 0], atol=1e-6)
+    assert [digits(x) for x in (0.02995, 0.000036, 3e-7, 2.97)] == ["0.030", "0.000036", "< 0.00001", "3.0"]
+
+
+def test_the_documents_show_the_result() -> None:
+    table = rows(RESULT)
+    shown = [
+        line for line in (ROOT / "docs" / "FORMATS.md").read_text().splitlines() if re.match(r"\| `\w+/\w+`", line)
+    ]
+    assert shown == list(table.values())
+    readme = (ROOT / "README.md").read_text()
+    shown = [line for line in readme.splitlines() if re.match(r"\| `\w+/\w+`", line)]
+    pairs = [re.findall("`(.+?)`", line)[0] for line in shown]
+    assert {"f16/f16", "q8_0/q8_0", "q8_0/q4_0", "q8_0/turbo3", "q4_0/q4_0", "turbo3/turbo3"} <= set(pairs)
+    assert shown == [table[kv] for kv in pairs]
+    for text in (readme, (ROOT / "docs" / "FORMATS.md").read_text()):
+        assert f"commit {RESULT['commit']}" in text.replace("\n", " ")
+
+
+def test_the_result_is_complete() -> None:
+    names = [name for name in CODECS if name != TRUTH]
+    for m in RESULT["models"].values():
+        assert set(m["pairs"]) == {f"{k}/{v}" for k in names for v in names}
+        assert m["tokens"] >= 512
+    assert {"machine", "commit", "date", "backend", "activations"} <= set(RESULT)
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("name", ("smollm2", "gemma3"))
+def test_bytes_of_the_result_are_still_those_of_the_arrays(name: str, request: pytest.FixtureRequest) -> None:
+    config = load_model(request.getfixturevalue(f"{name}_path")).config
+    for kv, x in RESULT["models"][name]["pairs"].items():
+        plan = plan_memory(config, parse_tiers(kv, len(config.layers)), ctx=1)
+        assert sum(layer.token_nbytes for layer in plan.layers) == x["bytes_per_token"]
