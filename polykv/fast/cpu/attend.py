@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from polykv.fast.cpu._jit import kernel
-from polykv.fast.cpu.attend_chunk import CHUNK, fold_chunk, prepare_queries, rows_of_tile
-from polykv.fast.cpu.attend_fold import fold_unit, lay_out, width_of, work_bytes
+from polykv.fast.cpu.attend_chunk import CHUNK, fold_chunk, rows_of_tile
+from polykv.fast.cpu.attend_fold import fold_unit
 from polykv.fast.cpu.attend_job import (
     FOLD,
     K_DATA,
@@ -39,7 +39,9 @@ from polykv.fast.cpu.attend_job import (
     scalars,
     segments,
 )
+from polykv.fast.cpu.attend_query import prepare_queries
 from polykv.fast.cpu.attend_softmax import NONE, merge_row
+from polykv.fast.cpu.attend_unit import lay_out, width_of, work_bytes
 from polykv.fast.cpu.attend_views import floats, ints, longs
 from polykv.fast.cpu.encode_row import LLOYD_
 from polykv.fast.cpu.entry import entry
@@ -205,7 +207,7 @@ def partial_states(segments: Segments, heads: int, v: Side) -> F32:
 
 def attention_memory(rows: int, heads: int, k: Side, v: Side) -> int:
     """Bytes of working memory of one worker, a multiple of a cache line."""
-    return int(-(-work_bytes(min(rows, TILE) * heads // k[0].shape[1], k[1], v[1]) // 64) * 64)
+    return int(work_bytes(min(rows, TILE) * heads // k[0].shape[1], k[1], v[1]))
 
 
 def attend(

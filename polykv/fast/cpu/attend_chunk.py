@@ -13,32 +13,15 @@ from typing import Any
 import numpy as np
 
 from polykv.fast.cpu._jit import kernel
-from polykv.fast.cpu.attend_fold import FIELDS, FIRST, PIECES, REC_K, REC_V
 from polykv.fast.cpu.attend_softmax import NONE
+from polykv.fast.cpu.attend_unit import FIELDS, FIRST, PIECES, REC_K, REC_V
 from polykv.fast.cpu.attend_views import longs
-from polykv.fast.cpu.encode_row import LLOYD_
 from polykv.fast.cpu.entry import invoke
-from polykv.fast.cpu.fwht import rotate
-from polykv.fast.cpu.kv_layout import BLOCK, DIM, FAMILY, GROUP, PIECE, RECORD, SIGNS1, SIGNS2, STORED
+from polykv.fast.cpu.kv_layout import BLOCK, PIECE, RECORD
 from polykv.fast.cpu.simd import prefetch
 from polykv.types import UNIT
 
 CHUNK = 512
-
-
-@kernel()
-def prepare_queries(q: Any, r0: int, r1: int, g: int, group: int, scale: Any, geom: Any, table: Any, out: Any) -> None:
-    """out [(r1-r0)*group + 1, D'] = scaled (and, for rotated keys, rotated) queries of kv head g; last row zero."""
-    dim = geom[DIM]
-    out[out.shape[0] - 1] = 0
-    for r in range(r0, r1):
-        for j in range(group):
-            row = out[(r - r0) * group + j]
-            for d in range(dim):
-                row[d] = q[r, g * group + j, d] * scale
-            row[dim:] = 0
-            if geom[FAMILY] == LLOYD_:
-                rotate(row, 0, geom[STORED], geom[GROUP], table, SIGNS1, SIGNS2)
 
 
 @kernel()
