@@ -23,7 +23,7 @@ def fold_unit(work: int, skip: int, n: int, count: int) -> None:
     s, factor, span = floats(d[SCORES], (rows + 4, UNIT)), floats(d[FACTOR], rows + 4), ints(d[SPAN], (3, rows + 4))
     m, l = floats(d[MAX], rows + 1), floats(d[SUM], rows + 1)
     padded = 3 if count <= 3 else (count + 3) // 4 * 4
-    for i in range(count, padded + padded % 2):
+    for i in range(count, max(padded, 4)):
         span[0, i], factor[i] = rows, 0
     score_unit(d, n, span, padded)
     for i in range(count):

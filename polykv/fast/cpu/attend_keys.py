@@ -13,19 +13,20 @@ from polykv.fast.cpu.attend_unit import (
     K_DIMS,
     K_GEOM,
     K_TABLE,
-    PANEL,
+    NEXT_K,
     Q_ROWS,
     QUERIES,
     REC_K,
     ROW,
-    ROWS,
     S_ROWS,
     SCORES,
+    fetch,
     panels,
 )
 from polykv.fast.cpu.attend_views import longs
-from polykv.fast.cpu.kv_layout import GEOM, PIECE, STORED
+from polykv.fast.cpu.kv_layout import GEOM, PIECE, RECORD, STORED
 from polykv.fast.cpu.lift import WIDTH, lift_k, lift_pairs
+from polykv.types import UNIT
 
 
 @kernel()
@@ -37,8 +38,10 @@ def score_unit(d: Any, n: int, span: Any, padded: int) -> None:
         s_rows[i] = d[SCORES] + ROW * i
     panel, second, square = panels(d)
     geom, few = longs(d[K_GEOM], GEOM), padded == 3
-    for t in range(0, n, 2 * WIDTH if few else WIDTH):
+    step = 2 * WIDTH if few else WIDTH
+    for t in range(0, n, step):
         i = t // PIECE
+        fetch(d, NEXT_K, geom[RECORD], t // step, UNIT // step)
         _lift(d, geom, i, panel, square)
         if few:
             _lift(d, geom, i + 2, second, square)

@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 
 from polykv.fast.cpu._jit import kernel
-from polykv.fast.cpu.attend_tile import PAIRS, QUERY_BYTES
+from polykv.fast.cpu.attend_tile import QUERY_BYTES
 from polykv.fast.cpu.encode_row import LLOYD_, Q4_0_, Q8_0_
 from polykv.fast.cpu.fwht import rotate
 from polykv.fast.cpu.kv_layout import DIM, FAMILY, GROUP, SIGNS1, SIGNS2, STORED
+from polykv.fast.cpu.lift import PAIRS
 from polykv.fast.cpu.simd import addr, load_f, put_f32, splat_f, store_u16x8, sum_f, top_f
-from polykv.fast.cpu.simd_math import abs_f, add_f, max_f, mul_f, round_i
+from polykv.fast.cpu.simd_math import abs_f, fma, max_f, mul_f, round_i
 
 LARGEST = np.float32(32767)
 # Scales below this have no float32 inverse; such groups become zeros.
@@ -44,7 +45,7 @@ def round_query(row: int, groups: int) -> None:
         inverse = splat_f(ONE / d if d >= TINY else ZERO)
         # Zero, but NaN for queries that are not finite: their scores must not look like numbers.
         nothing = splat_f(ZERO)
-        flaw = sum_f(add_f(add_f(mul_f(v0, nothing), mul_f(v1, nothing)), add_f(mul_f(v2, nothing), mul_f(v3, nothing))))
+        flaw = sum_f(fma(v0, nothing, fma(v1, nothing, fma(v2, nothing, mul_f(v3, nothing)))))
         store_u16x8(to, round_i(mul_f(v0, inverse)))
         store_u16x8(to + 16, round_i(mul_f(v1, inverse)))
         store_u16x8(to + 32, round_i(mul_f(v2, inverse)))

@@ -127,7 +127,7 @@ def floats_product(rows: int, vectors: int, fresh: bool) -> Any:
 
     @op(types.void, Addr, Int, Addr, Int, Addr, Int, Addr)
     def build(b: Any, a: Any, n: Any, panel: Any, gap: Any, c: Any, offset: Any, f: Any) -> None:
-        """Rows of A, their length, panel, gap, rows of C, offset of the columns in them, float32 factors of the rows."""
+        """Rows of A, their length, panel, gap, rows of C, offset of the columns in them, float32 factors of rows."""
         sums, given, out = Sums(b, rows, vectors, F32X8), starts(b, a, I64(0), rows), starts(b, c, offset, rows)
         begin(b, sums, out, None if fresh else f)
         with cgutils.for_range(b, n, intp=I64) as step:

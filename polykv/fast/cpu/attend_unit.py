@@ -6,11 +6,11 @@ from __future__ import annotations
 from typing import Any
 
 from polykv.fast.cpu._jit import kernel
-from polykv.fast.cpu.attend_views import floats, ints, longs
+from polykv.fast.cpu.attend_views import floats, longs
 from polykv.fast.cpu.encode_row import LLOYD_
 from polykv.fast.cpu.kv_layout import DIM, FAMILY, GEOM, STORED
 from polykv.fast.cpu.lift import WIDTH
-from polykv.fast.cpu.simd import put_f32
+from polykv.fast.cpu.simd import prefetch, put_f32
 from polykv.types import UNIT
 
 # CAP holds a float32; the second line are arrays, see `_parts`.
@@ -18,8 +18,10 @@ K_GEOM, K_TABLE, V_GEOM, V_TABLE, ROWS, K_DIMS, V_DIMS, CAP = range(8)
 Q_ROWS, S_ROWS, A_ROWS, QUERIES, SCORES, WEIGHTS, ACC, MAX, SUM, FACTOR, PANEL, SPAN, ARRAYS = range(8, 21)
 # The unit to fold, in pieces of 8 tokens: addresses of their records of K and of V, first token there. One piece more
 # than a unit has, because some are lifted in pairs, the first of which may be any.
-PIECES, REC_K, REC_V, FIRST = 9, 20, 29, 38
-FIELDS = 47
+PIECES, REC_K, REC_V, FIRST = 9, 21, 30, 39
+# The blocks that will be read next, at most a unit's: addresses of their records.
+N_NEXT, NEXT_K, NEXT_V = 48, 49, 57
+FIELDS = 65
 # Bytes of a row of scores or weights.
 ROW = 4 * UNIT
 
@@ -28,6 +30,12 @@ ROW = 4 * UNIT
 def width_of(geom: Any) -> Any:
     """Dims of the values that attention computes with: true ones, or all stored ones when they are rotated together."""
     return geom[STORED] if geom[FAMILY] == LLOYD_ else geom[DIM]
+
+
+@kernel()
+def span_pitch(rows: int) -> Any:
+    """Bytes from row to row of `span`, int32 [3, rows + 4]."""
+    return 4 * (rows + 4)
 
 
 @kernel()
@@ -49,7 +57,7 @@ def _parts(rows: int, dk: int, dv: int) -> Any:
         rows + 1,
         rows + 4,
         2 * max(dk, UNIT) * WIDTH + 256,
-        3 * (rows + 4),
+        3 * span_pitch(rows) // 4,
     )
 
 
@@ -70,7 +78,7 @@ def work_bytes(rows: int, k_geom: Any, v_geom: Any) -> Any:
 
 @kernel()
 def lay_out(work: int, rows: int, k: Any, v: Any, cap: Any) -> Any:
-    """Write the descriptor at `work`; k, v: addresses of geom and table. Returns q, acc, m, l, span as arrays."""
+    """Write the descriptor at `work`; k, v: addresses of geom and table. Returns q, acc, m, l as arrays."""
     d = longs(work, FIELDS)
     dk, dv = longs(k[0], GEOM)[STORED], width_of(longs(v[0], GEOM))
     d[K_GEOM], d[K_TABLE], d[V_GEOM], d[V_TABLE] = k[0], k[1], v[0], v[1]
@@ -87,7 +95,6 @@ def lay_out(work: int, rows: int, k: Any, v: Any, cap: Any) -> Any:
         floats(d[ACC], (shape, dv)),
         floats(d[MAX], shape),
         floats(d[SUM], shape),
-        ints(d[SPAN], (3, rows + 4)),
     )
 
 
@@ -96,3 +103,12 @@ def panels(d: Any) -> Any:
     """Addresses of two panels and of 1024 bytes of scratch."""
     size = 4 * max(d[K_DIMS], UNIT) * WIDTH
     return d[PANEL], d[PANEL] + size, d[PANEL] + 2 * size
+
+
+@kernel()
+def fetch(d: Any, records: int, nbytes: int, part: int, parts: int) -> None:
+    """Bring one part of the next unit's records near: small blocks lie scattered, which the processor does not foresee,
+    and asked for all at once they would hold up the unit in hand."""
+    for i in range(part * d[N_NEXT] // parts, (part + 1) * d[N_NEXT] // parts):
+        for at in range(0, nbytes, 64):
+            prefetch(d[records + i] + at)

@@ -15,6 +15,7 @@ from polykv.fast.cpu.attend_unit import (
     ACC,
     FACTOR,
     FIRST,
+    NEXT_V,
     REC_V,
     ROW,
     S_ROWS,
@@ -23,11 +24,12 @@ from polykv.fast.cpu.attend_unit import (
     V_GEOM,
     V_TABLE,
     WEIGHTS,
+    fetch,
     panels,
 )
 from polykv.fast.cpu.attend_views import longs
 from polykv.fast.cpu.encode_row import F16_, F32_, LLOYD_
-from polykv.fast.cpu.kv_layout import FAMILY, GEOM, GROUP, PIECE, STORED
+from polykv.fast.cpu.kv_layout import FAMILY, GEOM, GROUP, PIECE, RECORD, STORED
 from polykv.fast.cpu.lift import WIDTH, lift_v, scales8
 from polykv.fast.cpu.simd import get_i64, load_f, store_f
 from polykv.fast.cpu.simd_math import mul_f
@@ -39,13 +41,16 @@ def add_unit(d: Any, work: int, skip: int, n: int, span: Any, padded: int) -> No
     geom, dims = longs(d[V_GEOM], GEOM), d[V_DIMS]
     scaled = geom[FAMILY] != F32_ and geom[FAMILY] != F16_
     weights = d[WEIGHTS] if scaled else d[SCORES]
-    p_rows, a_rows = longs(d[S_ROWS], padded), longs(d[A_ROWS], padded)
-    for i in range(padded):
+    # Four at least: the last 16 dims of three rows are a tile of four.
+    filled = max(padded, 4)
+    p_rows, a_rows = longs(d[S_ROWS], filled), longs(d[A_ROWS], filled)
+    for i in range(filled):
         p_rows[i] = weights + ROW * i + 4 * skip
         a_rows[i] = d[ACC] + 4 * dims * span[0, i]
     records, first = work + 8 * REC_V + skip, work + 8 * FIRST + skip
     group = geom[GROUP] if scaled else dims
     for begin in range(0, dims, group):
+        fetch(d, NEXT_V, geom[RECORD], begin // group, -(-dims // group))
         if scaled:
             _weigh(d, records, first, geom, begin // group, skip, n, padded)
         end = min(begin + group, dims)
@@ -67,13 +72,15 @@ def _weigh(d: Any, records: int, first: int, geom: Any, group: int, skip: int, n
 @kernel()
 def _add_codes(d: Any, records: int, first: int, geom: Any, n: int, begin: int, end: int, rows: int) -> None:
     """Dims begin..end-1 from three-bit codes."""
-    width, table = geom[STORED] // 8 * 3, load_f(d[V_TABLE])
-    if rows == 3:
-        for dim in range(begin, end, 2 * WIDTH):
-            codes3(d[S_ROWS], n, records, first, dim // 8 * 3, width, table, d[A_ROWS], 4 * dim, d[FACTOR])
-    else:
-        for dim in range(begin, end, WIDTH):
-            codes4(d[S_ROWS], n, records, first, dim // 8 * 3, width, table, d[A_ROWS], 4 * dim, d[FACTOR])
+    width, table, p_rows = geom[STORED] // 8 * 3, load_f(d[V_TABLE]), d[S_ROWS]
+    dim = begin
+    while dim < end:
+        if rows == 3 and dim + WIDTH < end:
+            codes3(p_rows, n, records, first, dim // 8 * 3, width, table, d[A_ROWS], 4 * dim, d[FACTOR])
+            dim += WIDTH
+        else:
+            codes4(p_rows, n, records, first, dim // 8 * 3, width, table, d[A_ROWS], 4 * dim, d[FACTOR])
+        dim += WIDTH
 
 
 @kernel()

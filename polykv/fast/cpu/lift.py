@@ -6,9 +6,9 @@
     V panel   float32 [n, 16], 16 dims side by side, so that outputs are weights x panel; without scales, which belong
               to tokens and so go to the weights (`attend_values`).
 
-A panel is 2 to 32 KiB and is used while it is in the L1 cache; its values are exactly the stored ones (rotated space for
-rotated codecs). Eight tokens at a time, wherever their record is: panels, and so the sums over them, know nothing of
-blocks.
+A panel is 2 to 32 KiB and is used while it is in the L1 cache; its values are exactly the stored ones (rotated space
+for rotated codecs). Eight tokens at a time, wherever their record is: panels, and so the sums over them, know nothing
+of blocks.
 """
 
 from __future__ import annotations
