@@ -96,6 +96,8 @@ def merge(parts: int, n: int) -> Case:
         lses[rng.random(lses.shape) < 0.3] = -np.inf
         # An empty part has out = 0 by the contract of attend.
         outs[np.isinf(lses)] = 0
+        if parts and n > 1:
+            outs[-1, 1, 0], lses[-1, 1, 0] = np.nan, np.nan
         return lambda: ops.merge(outs, lses, out=poison(n, 3, 20))
 
     return Case("merge", name, prepare)

@@ -3,8 +3,9 @@
     lse = log sum_s exp(lse_s)        out = sum_s exp(lse_s - lse) * out_s
 
 Exact, because a softmax over a union of sets is the average of the softmaxes over the sets, weighted by their
-denominators exp(lse_s). A set without a visible key has lse_s = -inf and weight 0. Source: Milakov and Gimelshein,
-"Online normalizer calculation for softmax"; Dao et al., FlashAttention.
+denominators exp(lse_s). A set without a visible key has lse_s = -inf and weight 0; NaN in one part is NaN in the whole,
+so that a broken result cannot pass for an empty one. Source: Milakov and Gimelshein, "Online normalizer calculation for
+softmax"; Dao et al., FlashAttention.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def combine(outs: F64, lses: F64) -> tuple[F64, F64]:
     # Where nothing was seen top is -inf, and -inf - -inf would be NaN.
     weights = np.exp(lses - np.where(np.isfinite(top), top, 0.0))
     total = np.sum(weights, axis=0)
-    seen = total > 0
+    seen = total != 0
     mixed = np.sum(weights[..., None] * outs, axis=0)
     y = np.divide(mixed, total[..., None], out=np.zeros_like(mixed), where=seen[..., None])
     lse = np.log(total, out=np.full_like(total, -np.inf), where=seen) + np.where(seen, top, 0.0)

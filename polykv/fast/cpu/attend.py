@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 
 from polykv.fast.cpu._jit import kernel
-from polykv.fast.cpu.attend_chunk import CHUNK, fold_chunk, prepare_queries, rows_of_tile
-from polykv.fast.cpu.attend_fold import fold_unit, lay_out, width_of, work_bytes
+from polykv.fast.cpu.attend_chunk import CHUNK, fold_chunk
+from polykv.fast.cpu.attend_fold import fold_unit
 from polykv.fast.cpu.attend_job import (
     FOLD,
-    K_DATA,
     K_GEOM,
     K_TABLE,
     LENGTH,
@@ -27,7 +26,6 @@ from polykv.fast.cpu.attend_job import (
     PARTIAL,
     SIZE,
     START,
-    V_DATA,
     V_GEOM,
     V_TABLE,
     WINDOW,
@@ -37,9 +35,10 @@ from polykv.fast.cpu.attend_job import (
     fill,
     queries,
     scalars,
-    segments,
 )
+from polykv.fast.cpu.attend_query import prepare_queries
 from polykv.fast.cpu.attend_softmax import NONE, merge_row
+from polykv.fast.cpu.attend_unit import lay_out, width_of, work_bytes
 from polykv.fast.cpu.attend_views import floats, ints, longs
 from polykv.fast.cpu.encode_row import LLOYD_
 from polykv.fast.cpu.entry import entry
@@ -68,7 +67,7 @@ def chunk_range(start: Any, length: Any) -> Any:
 @kernel()
 def finish_row(m: Any, l: Any, acc: Any, geom: Any, table: Any, out: Any) -> Any:
     """out [D] = acc / l in true space; returns the log-sum-exp."""
-    if m == NONE:
+    if m == NONE and l == 0:
         out[:] = 0
         return NONE
     inverse = np.float32(1.0) / l
@@ -82,24 +81,16 @@ def finish_row(m: Any, l: Any, acc: Any, geom: Any, table: Any, out: Any) -> Any
 
 
 @kernel()
-def _chunk(job: Any, chunk: int, g: int, r0: int, local: Any, seg: Any, states: Any, work: int) -> None:
-    k_geom, _, v_geom, _ = codecs(job)
-    head = (g, job[N_KV], job[N_HEADS] // job[N_KV], r0)
-    records, geom = (job[K_DATA], job[V_DATA]), (k_geom, v_geom)
-    fold_chunk(chunk, head, local, seg, records, geom, job[WINDOW], job[FOLD], work, states)
-
-
-@kernel()
 def _begin(job: Any, g: int, r0: int, r1: int, work: int) -> Any:
-    """Memory of a tile with its queries; returns the states (acc, m, l) and the list of visible rows."""
+    """Memory of a tile with its queries; returns the states (acc, m, l)."""
     q, _, _ = queries(job)
     k_geom, k_table, _, _ = codecs(job)
     scale, cap = scalars(job)
     group = job[N_HEADS] // job[N_KV]
     k, v = (job[K_GEOM], job[K_TABLE]), (job[V_GEOM], job[V_TABLE])
-    prepared, acc, m, l, span = lay_out(work, (r1 - r0) * group, k, v, cap)
+    prepared, acc, m, l = lay_out(work, (r1 - r0) * group, k, v, cap)
     prepare_queries(q, r0, r1, g, group, scale, k_geom, k_table, prepared)
-    return acc, m, l, span
+    return acc, m, l
 
 
 @kernel()
@@ -110,13 +101,13 @@ def _partials(job: Any) -> Any:
 
 
 @kernel()
-def _partial_item(job: Any, item: int, first: int, work: int) -> None:
+def _partial_item(job: Any, item: int, first: int, work: int, workers: int) -> None:
     """Item (chunk, kv head) of few rows: the state of every row and head."""
     chunk, g = item // job[N_KV], item % job[N_KV]
     rows, group = job[N_ROWS], job[N_HEADS] // job[N_KV]
-    states, seg, partial = _begin(job, g, 0, rows, work), segments(job), _partials(job)
-    _chunk(job, first + chunk, g, 0, rows_of_tile(seg, 0, rows), seg, states, work)
-    acc, m, l, _ = states
+    acc, m, l = _begin(job, g, 0, rows, work)
+    partial, later = _partials(job), item + workers
+    fold_chunk(job, first + chunk, g, 0, rows, work, (first + later // job[N_KV], later % job[N_KV]))
     for r in range(rows):
         for j in range(group):
             state = partial[chunk, r, g * group + j]
@@ -145,14 +136,14 @@ def _tile_item(job: Any, item: int, first: int, last: int, work: int) -> None:
     """Item (tile of rows, kv head) of many rows: everything from queries to true-space outputs."""
     r0, g = item // job[N_KV] * TILE, item % job[N_KV]
     r1, group = min(r0 + TILE, job[N_ROWS]), job[N_HEADS] // job[N_KV]
-    states, seg = _begin(job, g, r0, r1, work), segments(job)
+    states = _begin(job, g, r0, r1, work)
     _, out, lse = queries(job)
     _, _, v_geom, v_table = codecs(job)
-    local, n = rows_of_tile(seg, r0, r1), (r1 - r0) * group
+    n = (r1 - r0) * group
     total = np.zeros((n, states[0].shape[1]), np.float32)
     m, l = np.full(n, NONE), np.zeros(n, np.float32)
     for chunk in range(first, last):
-        _chunk(job, chunk, g, r0, local, seg, states, work)
+        fold_chunk(job, chunk, g, r0, r1, work, (chunk + 1, g))
         for i in range(n):
             m[i], l[i] = merge_row(m[i], l[i], total[i], states[1][i], states[2][i], states[0][i])
     for i in range(n):
@@ -161,7 +152,7 @@ def _tile_item(job: Any, item: int, first: int, last: int, work: int) -> None:
 
 
 @kernel()
-def attend_phases(job_address: int, desk: int, phase: int, worker: int) -> None:
+def attend_phases(job_address: int, desk: int, phase: int, worker: int, workers: int) -> None:
     """Two phases of a region (see `team`); called by address. The outputs may overwrite the queries."""
     job = longs(job_address, SIZE)
     work = job[WORK] + worker * job[WORK_BYTES]
@@ -171,7 +162,7 @@ def attend_phases(job_address: int, desk: int, phase: int, worker: int) -> None:
     i = claim(desk, phase)
     while i < items:
         if few:
-            _partial_item(job, i, first, work)
+            _partial_item(job, i, first, work, workers)
         else:
             _tile_item(job, i, first, last, work)
         i = finish_and_claim(desk, phase)
@@ -187,7 +178,7 @@ def attend_phases(job_address: int, desk: int, phase: int, worker: int) -> None:
 
 @kernel()
 def _alone(job: int, desk: int, worker: int, workers: int) -> None:
-    attend_phases(job, desk, 0, worker)
+    attend_phases(job, desk, 0, worker, workers)
 
 
 def segment_arrays(s: Segments) -> tuple[I32, ...]:
@@ -205,7 +196,7 @@ def partial_states(segments: Segments, heads: int, v: Side) -> F32:
 
 def attention_memory(rows: int, heads: int, k: Side, v: Side) -> int:
     """Bytes of working memory of one worker, a multiple of a cache line."""
-    return int(-(-work_bytes(min(rows, TILE) * heads // k[0].shape[1], k[1], v[1]) // 64) * 64)
+    return int(work_bytes(min(rows, TILE) * heads // k[0].shape[1], k[1], v[1]))
 
 
 def attend(

@@ -4,6 +4,8 @@ Keys are cut at absolute multiples of 512. In a chunk, units (64 positions, at a
 order of position with online softmax from the empty state; the results of chunks are merged in order. Who computes a
 chunk, next to which other rows, how large blocks are, and how the keys were cut into segments therefore cannot change a
 bit of a row's result.
+
+A unit takes less than a microsecond for few rows, so what surrounds it reads plain memory by address.
 """
 
 from __future__ import annotations
@@ -13,136 +15,172 @@ from typing import Any
 import numpy as np
 
 from polykv.fast.cpu._jit import kernel
-from polykv.fast.cpu.attend_fold import FIELDS, FIRST, PIECES, REC_K, REC_V
+from polykv.fast.cpu.attend_job import (
+    BLOCK_PTR,
+    BLOCKS,
+    FOLD,
+    K_DATA,
+    K_GEOM,
+    LENGTH,
+    N_HEADS,
+    N_KV,
+    N_SEGMENTS,
+    POSITIONS,
+    ROW_PTR,
+    ROWS,
+    START,
+    V_DATA,
+    V_GEOM,
+    WINDOW,
+)
 from polykv.fast.cpu.attend_softmax import NONE
+from polykv.fast.cpu.attend_unit import (
+    ACC,
+    FIELDS,
+    FIRST,
+    MAX,
+    N_NEXT,
+    NEXT_K,
+    NEXT_V,
+    PIECES,
+    REC_K,
+    REC_V,
+    SPAN,
+    SUM,
+    V_DIMS,
+    span_pitch,
+)
+from polykv.fast.cpu.attend_unit import ROWS as N_TILE
 from polykv.fast.cpu.attend_views import longs
-from polykv.fast.cpu.encode_row import LLOYD_
 from polykv.fast.cpu.entry import invoke
-from polykv.fast.cpu.fwht import rotate
-from polykv.fast.cpu.kv_layout import BLOCK, DIM, FAMILY, GROUP, PIECE, RECORD, SIGNS1, SIGNS2, STORED
-from polykv.fast.cpu.simd import prefetch
+from polykv.fast.cpu.kv_layout import BLOCK, GEOM, PIECE, RECORD
+from polykv.fast.cpu.simd import get_i32, put_f32, put_i32, splat_f, store_f
 from polykv.types import UNIT
 
 CHUNK = 512
+ZERO = np.float32(0)
 
 
 @kernel()
-def prepare_queries(q: Any, r0: int, r1: int, g: int, group: int, scale: Any, geom: Any, table: Any, out: Any) -> None:
-    """out [(r1-r0)*group + 1, D'] = scaled (and, for rotated keys, rotated) queries of kv head g; last row zero."""
-    dim = geom[DIM]
-    out[out.shape[0] - 1] = 0
-    for r in range(r0, r1):
-        for j in range(group):
-            row = out[(r - r0) * group + j]
-            for d in range(dim):
-                row[d] = q[r, g * group + j, d] * scale
-            row[dim:] = 0
-            if geom[FAMILY] == LLOYD_:
-                rotate(row, 0, geom[STORED], geom[GROUP], table, SIGNS1, SIGNS2)
+def _entry(array: int, i: int) -> Any:
+    """One int32 of an array at an address."""
+    return np.int64(get_i32(array + 4 * i))
 
 
 @kernel()
-def rows_of_tile(seg: Any, r0: int, r1: int) -> Any:
-    """Rows of each segment that lie in [r0, r1), less r0, in CSR form."""
-    rows, row_ptr = seg[4], seg[5]
-    found = np.empty(rows.shape[0], np.int32)
-    ptr = np.zeros(row_ptr.shape[0], np.int32)
-    n = 0
-    for s in range(row_ptr.shape[0] - 1):
-        for i in range(row_ptr[s], row_ptr[s + 1]):
-            if r0 <= rows[i] < r1:
-                found[n] = rows[i] - r0
-                n += 1
-        ptr[s + 1] = n
-    return found, ptr
+def _empty(d: Any) -> None:
+    """The empty state of all rows of the tile."""
+    rows = d[N_TILE] + 1
+    for i in range(0, 4 * rows * d[V_DIMS], 32):
+        store_f(d[ACC] + i, splat_f(ZERO))
+    for r in range(rows):
+        put_f32(d[MAX] + 4 * r, NONE)
+        put_f32(d[SUM] + 4 * r, ZERO)
 
 
 @kernel()
-def _visible(rows: Any, r0: int, seg: Any, base: int, skip: int, n: int, window: int, group: int, span: Any) -> Any:
-    """Fill `span` with the rows that see some of cells skip..n-1 from position `base`; returns how many."""
+def _listed(rows: int, n: int, r0: int, r1: int) -> Any:
+    """Where rows r0 .. r1 - 1 are among n listed ones: first index and one past the last."""
+    first, last = n, 0
+    for i in range(n):
+        if r0 <= _entry(rows, i) < r1:
+            first, last = min(first, i), i + 1
+    return first, last
+
+
+@kernel()
+def _visible(
+    span: int, pitch: int, rows: int, last: int, tile: Any, positions: int, unit: Any, window: int, group: int
+) -> Any:
+    """Fill `span` with the rows that see some of a unit's cells; returns how many.
+
+    `last` listed rows from the address `rows`, of which those in tile = (r0, r1) count; unit = (base position, first
+    cell, one past the last).
+    """
+    base, skip, n = unit
     count = 0
-    for i in range(rows.shape[0]):
-        pos = seg[6][r0 + rows[i]]
-        hi = min(pos + 1 - base, n)
-        lo = max(pos + 1 - window - base, skip) if window > 0 else skip
+    for i in range(last):
+        r = _entry(rows, i)
+        if r < tile[0] or r >= tile[1]:
+            continue
+        seen = _entry(positions, r) + 1 - base
+        hi = min(seen, n)
+        lo = max(seen - window, skip) if window > 0 else skip
         if lo < hi:
             for j in range(group):
-                span[0, count] = rows[i] * group + j
-                span[1, count] = lo
-                span[2, count] = hi
+                at = span + 4 * count
+                put_i32(at, np.int32((r - tile[0]) * group + j))
+                put_i32(at + pitch, np.int32(lo))
+                put_i32(at + 2 * pitch, np.int32(hi))
                 count += 1
     return count
 
 
 @kernel()
-def _gather(
-    d: Any, blocks: Any, at: int, skip: int, n: int, size: int, k: int, k_step: int, v: int, v_step: int
-) -> None:
+def _gather(d: Any, blocks: int, at: int, skip: int, n: int, size: int, k: Any, v: Any) -> None:
     """Tell `fold_unit` where the pieces of a unit are: its cells skip..n-1, from cell `at` of a segment on.
 
-    d: its descriptor; k, v: addresses of the records of block 0; k_step, v_step: bytes from block to block.
+    d: its descriptor; k, v: address of the record of block 0, and bytes from block to block.
     """
     b, t = at // size, at % size
-    block = np.int64(blocks[b])
+    block = _entry(blocks, b)
     for i in range(PIECES):
         # Absent pieces before and after are stood in for by their neighbours.
         if t == size and i * PIECE < n:
             b, t = b + 1, 0
-            block = np.int64(blocks[b])
-        d[REC_K + i], d[REC_V + i], d[FIRST + i] = k + block * k_step, v + block * v_step, min(t, size - PIECE)
+            block = _entry(blocks, b)
+        d[REC_K + i], d[REC_V + i], d[FIRST + i] = k[0] + block * k[1], v[0] + block * v[1], min(t, size - PIECE)
         if i * PIECE >= skip:
             t += PIECE
 
 
 @kernel()
-def _fetch(p: int, nbytes: int) -> None:
-    """Bring a record of the next unit near: small blocks lie scattered, which the processor does not foresee."""
-    for i in range(0, nbytes, 64):
-        prefetch(p + i)
+def _foresee(d: Any, blocks: int, n_blocks: int, at: int, size: int, k: Any, v: Any) -> None:
+    """Name the blocks of the unit that begins at cell `at` of a segment, for `fold_unit` to bring near meanwhile."""
+    first = max(at, 0) // size
+    count = max(min(n_blocks - first, -(-UNIT // size)), 0)
+    for i in range(count):
+        block = _entry(blocks, first + i)
+        d[NEXT_K + i], d[NEXT_V + i] = k[0] + block * k[1], v[0] + block * v[1]
+    d[N_NEXT] = count
 
 
 @kernel()
-def fold_chunk(
-    chunk: int,
-    head: Any,
-    local: Any,
-    seg: Any,
-    records: Any,
-    geom: Any,
-    window: int,
-    fold: int,
-    work: int,
-    states: Any,
-) -> None:
-    """Attention of a tile of rows over the keys of one chunk: `states` (acc, m, l) from the empty state.
+def fold_chunk(job: Any, chunk: int, g: int, r0: int, r1: int, work: int, then: Any) -> None:
+    """Attention of kv head g of rows r0 .. r1 - 1 over the keys of one chunk: their states, from the empty one.
 
-    head = (kv head, kv heads, query heads per kv head, first row); records, geom = K and V data addresses, layouts.
+    then = (chunk, kv head) that this worker probably does next.
     """
-    g, heads, group, r0 = head
-    acc, m, l, span = states
-    acc[:] = 0
-    m[:] = NONE
-    l[:] = 0
-    block_ptr, starts, lengths = seg[1], seg[2], seg[3]
-    found, ptr = local
-    d, size = longs(work, FIELDS), geom[0][BLOCK]
-    k, v = records[0] + g * geom[0][RECORD], records[1] + g * geom[1][RECORD]
-    k_step, v_step = heads * geom[0][RECORD], heads * geom[1][RECORD]
+    d = longs(work, FIELDS)
+    _empty(d)
+    k_geom, v_geom, heads, window = longs(job[K_GEOM], GEOM), longs(job[V_GEOM], GEOM), job[N_KV], job[WINDOW]
+    size, group, span, pitch = k_geom[BLOCK], job[N_HEADS] // heads, d[SPAN], span_pitch(d[N_TILE])
+    k = (job[K_DATA] + g * k_geom[RECORD], heads * k_geom[RECORD])
+    v = (job[V_DATA] + g * v_geom[RECORD], heads * v_geom[RECORD])
+    k_then, v_then = k[0] + (then[1] - g) * k_geom[RECORD], v[0] + (then[1] - g) * v_geom[RECORD]
     low, high = chunk * CHUNK, (chunk + 1) * CHUNK
-    for s in range(starts.shape[0]):
-        rows = found[ptr[s] : ptr[s + 1]]
-        start, end = starts[s], starts[s] + lengths[s]
-        if rows.shape[0] == 0 or end <= low or start >= high:
+    for s in range(job[N_SEGMENTS]):
+        start = _entry(job[START], s)
+        end = start + _entry(job[LENGTH], s)
+        if end <= low or start >= high:
             continue
-        blocks = seg[0][block_ptr[s] : block_ptr[s + 1]]
-        for base in range(max(low, start // UNIT * UNIT), min(high, end), UNIT):
+        rows = job[ROWS] + 4 * _entry(job[ROW_PTR], s)
+        first, last = _listed(rows, _entry(job[ROW_PTR], s + 1) - _entry(job[ROW_PTR], s), r0, r1)
+        if first >= last:
+            continue
+        rows, last = rows + 4 * first, last - first
+        blocks = job[BLOCKS] + 4 * _entry(job[BLOCK_PTR], s)
+        n_blocks = _entry(job[BLOCK_PTR], s + 1) - _entry(job[BLOCK_PTR], s)
+        stop = min(high, end)
+        for base in range(max(low, start // UNIT * UNIT), stop, UNIT):
             # The first unit of a segment may have lost its first blocks to a sliding window.
             skip, n = max(0, start - base), min(UNIT, end - base)
-            count = _visible(rows, r0, seg, base, skip, n, window, group, span)
+            count = _visible(span, pitch, rows, last, (r0, r1), job[POSITIONS], (base, skip, n), window, group)
             if count > 0:
-                ahead = (base + UNIT - start) // size
-                for b in range(ahead, min(ahead + UNIT // size, blocks.shape[0])):
-                    _fetch(k + np.int64(blocks[b]) * k_step, geom[0][RECORD])
-                    _fetch(v + np.int64(blocks[b]) * v_step, geom[1][RECORD])
-                _gather(d, blocks, base + skip - start, skip, n, size, k, k_step, v, v_step)
-                invoke(fold, (work, skip, n, count))
+                _gather(d, blocks, base + skip - start, skip, n, size, k, v)
+                if base + UNIT < stop:
+                    _foresee(d, blocks, n_blocks, base + UNIT - start, size, k, v)
+                else:
+                    at = then[0] * CHUNK - start
+                    _foresee(d, blocks, n_blocks, at, size, (k_then, k[1]), (v_then, v[1]))
+                invoke(job[FOLD], (work, skip, n, count))

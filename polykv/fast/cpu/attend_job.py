@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from polykv.fast.cpu._jit import kernel
-from polykv.fast.cpu.attend_views import floats, ints, longs
+from polykv.fast.cpu.attend_views import floats, longs
 from polykv.fast.cpu.kv_layout import GEOM, TABLE
 from polykv.fast.cpu.simd import addr, get_f32
 
@@ -35,13 +35,11 @@ from polykv.fast.cpu.simd import addr, get_f32
     N_KV,
     N_CHUNKS,
     N_SEGMENTS,
-    N_BLOCKS,
-    N_LISTED,
     WINDOW,
     FOLD,
     WORK,
     WORK_BYTES,
-) = range(30)
+) = range(28)
 SIZE = 64
 
 
@@ -56,7 +54,6 @@ def fill(job: Any, q: Any, out: Any, lse: Any, partial: Any, seg: Any, k: Any, v
     job[SCALARS] = addr(scalars)
     job[N_ROWS], job[N_HEADS], job[N_DIMS], job[N_KV] = q.shape[0], q.shape[1], q.shape[2], k[0].shape[1]
     job[N_CHUNKS], job[N_SEGMENTS] = partial.shape[0], seg[2].shape[0]
-    job[N_BLOCKS], job[N_LISTED] = seg[0].shape[0], seg[4].shape[0]
 
 
 @kernel()
@@ -64,21 +61,6 @@ def queries(job: Any) -> Any:
     """q, out [R, H, D] and lse [R, H]."""
     rows, heads, dims = job[N_ROWS], job[N_HEADS], job[N_DIMS]
     return floats(job[Q], (rows, heads, dims)), floats(job[OUT], (rows, heads, dims)), floats(job[LSE], (rows, heads))
-
-
-@kernel()
-def segments(job: Any) -> Any:
-    """The arrays of Segments."""
-    n = job[N_SEGMENTS]
-    return (
-        ints(job[BLOCKS], job[N_BLOCKS]),
-        ints(job[BLOCK_PTR], n + 1),
-        ints(job[START], n),
-        ints(job[LENGTH], n),
-        ints(job[ROWS], job[N_LISTED]),
-        ints(job[ROW_PTR], n + 1),
-        ints(job[POSITIONS], job[N_ROWS]),
-    )
 
 
 @kernel()

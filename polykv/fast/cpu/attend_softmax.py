@@ -54,8 +54,11 @@ def fold_row(s: Any, i: int, lo: int, hi: int, cap: np.float32, m: np.float32, l
 
 @kernel()
 def merge_row(m: np.float32, l: np.float32, acc: Any, m1: np.float32, l1: np.float32, acc1: Any) -> Any:
-    """Add the partial result (m1, l1, acc1) of later keys to (m, l, acc); acc, acc1 float32 [n], n a multiple of 8."""
-    if m1 == NONE:
+    """Add the partial result (m1, l1, acc1) of later keys to (m, l, acc); acc, acc1 float32 [n], n a multiple of 8.
+
+    A result without keys has the sum 0. Where scores are NaN the sum is NaN, and stays so.
+    """
+    if m1 == NONE and l1 == 0:
         return m, l
     new = max(m, m1)
     f, f1 = decay(m - new), decay(m1 - new)

@@ -168,7 +168,7 @@ def block_phases(job_address: int, desk: int, worker: int, workers: int) -> None
     _multiply(job, 1, desk, 2, job[M], job[K], worker, workers)
     _multiply(job, 2, desk, 3, job[M], job[V], worker, workers)
     _heads(job, desk, 4, eps)
-    invoke(job[ATTEND], (job_address, desk, 5, worker))
+    invoke(job[ATTEND], (job_address, desk, 5, worker, workers))
     # The queries were overwritten by the outputs of attention, and the normed input by the product.
     _normed(desk, 7, q, 0, eps, slot(mats[3, CODE], INTEGERS) > 0, q, job[Q8])
     _multiply(job, 3, desk, 8, job[Q], job[M], worker, workers)
@@ -225,5 +225,5 @@ def attention_block(
         memory = team.memory(shared + team.workers * size + 2 * n * max(width, w.wo.cols))
         job[SCRATCHES], job[WORK], job[Q8] = memory, memory + shared, memory + shared + team.workers * size
         job[WORK_BYTES], job[WINDOW], job[INTERLEAVED] = size, w.window, angles.interleaved
-        job[FOLD], job[APPEND], job[ATTEND] = entry(fold_unit, 4), entry(append_cell, 6), entry(attend_phases, 4)
+        job[FOLD], job[APPEND], job[ATTEND] = entry(fold_unit, 4), entry(append_cell, 6), entry(attend_phases, 5)
         team.run(entry(block_phases, 4), address(job))

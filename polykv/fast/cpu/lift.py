@@ -1,9 +1,14 @@
-"""Codes of pieces of 8 tokens -> float32 panels of 16 columns, the right operand of the two products of attention.
+"""Codes of pieces of 8 tokens -> panels of 16 columns, the right operand of the two products of attention.
 
-K panel [D', 16]: 16 tokens side by side, so that scores are q [D'] x panel. V panel [n, 16]: 16 dims side by side, so
-that outputs are weights [n] x panel. A panel is 4 to 32 KiB and is used while it is in the L1 cache; its values are
-exactly the decoded values (rotated space for rotated codecs), scales included. Eight tokens at a time, wherever their
-record is: panels, and so the sums over them, know nothing of blocks.
+    K panel   16 tokens side by side, so that scores are q x panel.
+              Float and rotated types: float32 [D', 16], scales included.
+              Q8_0 and Q4_0: per 32 dims 16 rows of int16 pairs (dims 2i and 2i + 1 of 16 tokens), then the 16 scales.
+    V panel   float32 [n, 16], 16 dims side by side, so that outputs are weights x panel; without scales, which belong
+              to tokens and so go to the weights (`attend_values`).
+
+A panel is 2 to 32 KiB and is used while it is in the L1 cache; its values are exactly the stored ones (rotated space
+for rotated codecs). Eight tokens at a time, wherever their record is: panels, and so the sums over them, know nothing
+of blocks.
 """
 
 from __future__ import annotations
@@ -15,13 +20,14 @@ import numpy as np
 from polykv.fast.cpu._jit import kernel
 from polykv.fast.cpu.encode_row import F16_, F32_, LLOYD_, Q8_0_
 from polykv.fast.cpu.kv_layout import BLOCK, FAMILY, GROUP, PIECE, SCALE_AT, STORED
-from polykv.fast.cpu.lift_simd import table8, transpose8
-from polykv.fast.cpu.simd import get_f32, get_i64, load_f, load_i8x8, load_u8x8, load_u16x8, splat_f, splat_i, store_f
+from polykv.fast.cpu.lift_simd import pairs4, pairs8, table8, transpose8
+from polykv.fast.cpu.simd import get_i64, load_f, load_i8x8, load_u8x8, load_u16x8, splat_i, store_f, store_i
 from polykv.fast.cpu.simd_math import field, low_half, mul_f, sub_i, to_f
 
-# Columns of a panel, and the bytes of one of its rows.
+# Columns of a panel, the bytes of one of its rows, and rows of pairs per group of 32 dims.
 WIDTH = 16
 STEP = 64
+PAIRS = 16
 
 
 @kernel()
@@ -48,33 +54,50 @@ def _columns(rec: int, t: int, rec8: int, t8: int, geom: Any, first: int, last: 
             store_f(out, load_f(rec + 4 * (d * block + t)))
             store_f(out + 32, load_f(rec8 + 4 * (d * block + t8)))
             out += STEP
-        return
-    if family == F16_:
+    elif family == F16_:
         for d in range(first, last):
             store_f(out, _f16(rec + 2 * (d * block + t)))
             store_f(out + 32, _f16(rec8 + 2 * (d * block + t8)))
             out += STEP
-        return
-    for d0 in range(first, last, 16):
-        at = geom[SCALE_AT] + 2 * (d0 // 32 * block)
-        scale, scale8 = _f16(rec + at + 2 * t), _f16(rec8 + at + 2 * t8)
-        if family == Q8_0_:
-            p, p8 = rec + d0 * block + t, rec8 + d0 * block + t8
-            for _ in range(16):
-                store_f(out, mul_f(_int8(p), scale))
-                store_f(out + 32, mul_f(_int8(p8), scale8))
-                p += block
-                p8 += block
+    elif family == Q8_0_:
+        for d in range(first, last):
+            store_f(out, _int8(rec + d * block + t))
+            store_f(out + 32, _int8(rec8 + d * block + t8))
+            out += STEP
+    else:
+        for d in range(first, last):
+            shift, at = np.int32(4 * ((d >> 4) & 1)), (d // 32 * 16 + d % 16) * block
+            store_f(out, _nibble(rec + at + t, shift))
+            store_f(out + 32, _nibble(rec8 + at + t8, shift))
+            out += STEP
+
+
+@kernel()
+def lift_pairs(rec: int, t: int, rec8: int, t8: int, geom: Any, out: int) -> None:
+    """8 tokens from t of a record of Q8_0 or Q4_0, and 8 from t8 of another, to a K panel of pairs."""
+    block = geom[BLOCK]
+    for group in range(geom[STORED] // 32):
+        if geom[FAMILY] == Q8_0_:
+            p, p8 = rec + 32 * group * block + t, rec8 + 32 * group * block + t8
+            for _ in range(PAIRS):
+                store_i(out, pairs8(p, p + block))
+                store_i(out + 32, pairs8(p8, p8 + block))
+                p += 2 * block
+                p8 += 2 * block
                 out += STEP
         else:
-            shift = np.int32(4 * ((d0 >> 4) & 1))
-            p, p8 = rec + d0 // 32 * 16 * block + t, rec8 + d0 // 32 * 16 * block + t8
-            for _ in range(16):
-                store_f(out, mul_f(_nibble(p, shift), scale))
-                store_f(out + 32, mul_f(_nibble(p8, shift), scale8))
-                p += block
-                p8 += block
-                out += STEP
+            for shift in range(0, 8, 4):
+                p, p8 = rec + 16 * group * block + t, rec8 + 16 * group * block + t8
+                for _ in range(PAIRS // 2):
+                    store_i(out, pairs4(p, p + block, np.int32(shift)))
+                    store_i(out + 32, pairs4(p8, p8 + block, np.int32(shift)))
+                    p += 2 * block
+                    p8 += 2 * block
+                    out += STEP
+        at = geom[SCALE_AT] + 2 * group * block
+        store_f(out, _f16(rec + at + 2 * t))
+        store_f(out + 32, _f16(rec8 + at + 2 * t8))
+        out += STEP
 
 
 @kernel()
@@ -97,7 +120,7 @@ def _transposed(rec: int, t: int, geom: Any, table: int, dims: int, out: int, sq
 
 @kernel()
 def lift_k(rec: int, t: int, rec8: int, t8: int, geom: Any, table: int, dims: int, panel: int, square: int) -> None:
-    """All dims of 8 tokens from t of a record, and of 8 from t8 of another, to a K panel.
+    """All dims of 8 tokens from t of a record, and of 8 from t8 of another, to a K panel of floats.
 
     Addresses: records, table of the codec, panel, 256 bytes of scratch.
     """
@@ -126,14 +149,16 @@ def lift_v(rec: int, first: int, pieces: int, geom: Any, table: int, dim: int, p
                 panel += PIECE * STEP
         return
     values, row = load_f(table), geom[STORED] // 8 * 3
-    at, scale_at = dim // 8 * 3, geom[SCALE_AT] + 2 * (dim // geom[GROUP] * geom[BLOCK])
     for i in range(0, 8 * pieces, 8):
-        store_f(square + 4 * i, _f16(get_i64(rec + i) + scale_at + 2 * get_i64(first + i)))
-    for i in range(0, 8 * pieces, 8):
-        codes = get_i64(rec + i) + at + get_i64(first + i) * row
-        for j in range(PIECE):
-            scale = splat_f(get_f32(square + 4 * (i + j)))
-            store_f(panel, mul_f(table8(values, codes), scale))
-            store_f(panel + 32, mul_f(table8(values, codes + 3), scale))
+        codes = get_i64(rec + i) + dim // 8 * 3 + get_i64(first + i) * row
+        for _ in range(PIECE):
+            store_f(panel, table8(values, codes))
+            store_f(panel + 32, table8(values, codes + 3))
             codes += row
             panel += STEP
+
+
+@kernel()
+def scales8(rec: int, t: int, geom: Any, group: int) -> Any:
+    """The scales of 8 tokens from t of a record, for one group of dims."""
+    return _f16(rec + geom[SCALE_AT] + 2 * (group * geom[BLOCK] + t))

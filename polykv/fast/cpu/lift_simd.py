@@ -1,4 +1,4 @@
-"""Vector operations that only the cache needs: table lookup of 3-bit codes and the 8 x 8 transpose."""
+"""Vector operations that only the cache needs: codes of 3, 4 and 8 bits, table lookup, the 8 x 8 transpose."""
 
 from __future__ import annotations
 
@@ -7,7 +7,23 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from polykv.fast.cpu.simd_core import F32X8, I32, I32X8, Addr, Floats, Level, call, const, level, op, read, spread
+from polykv.fast.cpu.simd_core import (
+    F32X8,
+    I8,
+    I16X16,
+    I32,
+    I32X8,
+    Addr,
+    Floats,
+    Ints,
+    Level,
+    call,
+    const,
+    level,
+    op,
+    read,
+    spread,
+)
 
 HAS_PERMUTE = level() >= Level.AVX2
 _SHIFTS = ir.Constant(I32X8, [0, 3, 6, 9, 12, 15, 18, 21])
@@ -29,10 +45,15 @@ def look_up(b: Any, table: Any, index: Any) -> Any:
     return level_[0]
 
 
+def codes8(b: Any, p: Any) -> Any:
+    """Emit the 8 three-bit codes in the 3 bytes at p, in the low bits of their lanes; 4 bytes are read."""
+    return b.lshr(spread(b, read(b, p, I32)), _SHIFTS)
+
+
 @op(Floats, Floats, Addr)
 def table8(b: Any, table: Any, p: Any) -> Any:
     """table[c] of the 8 three-bit codes in the 3 bytes at p (4 bytes are read)."""
-    return look_up(b, table, b.lshr(spread(b, read(b, p, I32)), _SHIFTS))
+    return look_up(b, table, codes8(b, p))
 
 
 def transposed(b: Any, rows: list[Any]) -> list[Any]:
@@ -53,6 +74,26 @@ def transpose8(b: Any, source: Any, source_step: Any, target: Any, target_step: 
     for i, row in enumerate(transposed(b, rows)):
         p = b.inttoptr(b.add(target, b.mul(target_step, step(i))), F32X8.as_pointer())
         b.store(row, p).align = 1
+
+
+def _interleaved(b: Any, p: Any, q: Any) -> Any:
+    """Emit 16 bytes: 8 at p and 8 at q in turns."""
+    x, y = (read(b, a, ir.VectorType(I8, 8)) for a in (p, q))
+    return _shuffle(b, x, y, [i // 2 + 8 * (i % 2) for i in range(16)])
+
+
+@op(Ints, Addr, Addr)
+def pairs8(b: Any, p: Any, q: Any) -> Any:
+    """Pairs of int16: 8 int8 at p in the low halves of the lanes, 8 at q in the high halves."""
+    return b.bitcast(b.sext(_interleaved(b, p, q), I16X16), I32X8)
+
+
+@op(Ints, Addr, Addr, types.int32)
+def pairs4(b: Any, p: Any, q: Any, shift: Any) -> Any:
+    """The same of the four bits from `shift` (0 or 4) of every byte, less 8."""
+    kind = ir.VectorType(I8, 16)
+    bits = b.lshr(_interleaved(b, p, q), spread(b, b.trunc(shift, I8), 16))
+    return b.bitcast(b.sext(b.sub(b.and_(bits, const(kind, 15)), const(kind, 8)), I16X16), I32X8)
 
 
 @op(Floats, Floats)

@@ -21,18 +21,17 @@ def _merge(outs: Any, lses: Any, out: Any, lse: Any) -> None:
                 top = max(top, np.float64(lses[s, r, h]))
             acc[:] = 0
             total = 0.0
-            if top > -np.inf:
-                for s in range(parts):
+            for s in range(parts):
+                # Parts without keys have no weight; NaN does, and so reaches the result.
+                if lses[s, r, h] != -np.inf:
                     w = np.exp(lses[s, r, h] - top)
                     total += w
-                    if w > 0:
+                    if w != 0:
                         for d in range(dims):
                             acc[d] += w * outs[s, r, h, d]
-                for d in range(dims):
-                    acc[d] /= total
             for d in range(dims):
-                out[r, h, d] = acc[d]
-            lse[r, h] = top + np.log(total) if total > 0 else -np.inf
+                out[r, h, d] = acc[d] / total if total != 0 else 0.0
+            lse[r, h] = top + np.log(total) if total != 0 else -np.inf
 
 
 def merge(outs: F32, lses: F32, *, out: F32 | None = None) -> tuple[F32, F32]:

@@ -1,4 +1,4 @@
-"""Run by test_linear_levels.py in a process of its own: products of all weight types, saved to the file argv[1].
+"""Run by test_levels.py in a process of its own: products of all weight types and attention, saved to the file argv[1].
 
 The level of the kernels is what numba is told about the processor (NUMBA_CPU_NAME, NUMBA_CPU_FEATURES) when a process
 starts, so every level needs its own process.
@@ -13,8 +13,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from attend_cases import problem
 from case_base import FLOATS, normal, seeded, weight
 
+from polykv.fast.cpu import attend
 from polykv.fast.cpu.linear import linear
 from polykv.fast.cpu.simd_core import level
 from polykv.types import Activations, WeightType
@@ -32,5 +34,16 @@ def products() -> dict[str, np.ndarray]:
     return results
 
 
+def attentions() -> dict[str, np.ndarray]:
+    """Outputs of attention for rows that are one tile of three, of four, and many."""
+    results: dict[str, np.ndarray] = {}
+    for pair in ("f16/f16", "q8_0/turbo3", "q4_0/q8_0", "turbo3/q4_0"):
+        for rows, heads in ((1, 3), (1, 4), (40, 2)):
+            p = problem(pair, rows, heads, 1, 64, 600)
+            segments = p.segments([600 - rows + r for r in range(rows)])
+            results[f"{pair}-{rows}x{heads}"], _ = attend(p.q, segments, p.kv, scale=0.125)
+    return results
+
+
 if __name__ == "__main__":
-    np.savez(sys.argv[1], **products())
+    np.savez(sys.argv[1], **products(), **attentions())

@@ -1,4 +1,4 @@
-"""Every instruction level that this processor can run gives the same products.
+"""Every instruction level that this processor can run gives the same products and the same attention.
 
 Integer sums are exact at every level, and with fused multiply-adds the float sums have the same roundings: AVX2 and
 VNNI agree bit for bit. The portable level has no fused multiply-add on x86 and differs by roundings.
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from linear_level_worker import products
+from level_worker import attentions, products
 
 from polykv.fast.cpu.simd_core import Level, features, level
 
@@ -25,7 +25,7 @@ TARGETS = {
 
 @pytest.fixture(scope="module")
 def here() -> dict[str, np.ndarray]:
-    return products()
+    return products() | attentions()
 
 
 @pytest.mark.parametrize("wanted", TARGETS, ids=lambda w: w.name)
@@ -36,7 +36,7 @@ def test_lower_level(wanted: Level, here: dict[str, np.ndarray], tmp_path: Path)
         pytest.skip(f"this process already runs at level {level().name}")
     name, listed = TARGETS[wanted]
     env = os.environ | {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": listed}
-    script = Path(__file__).with_name("linear_level_worker.py")
+    script = Path(__file__).with_name("level_worker.py")
     subprocess.run([sys.executable, str(script), str(tmp_path / "out.npz")], env=env, check=True, timeout=300)
     there = dict(np.load(tmp_path / "out.npz"))
     assert str(there.pop("level")) == wanted.name

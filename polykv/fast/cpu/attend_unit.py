@@ -1,0 +1,114 @@
+"""The working memory of one worker of attention, as kernels called by address see it: a descriptor of int64 addresses
+and counts at its start, then the arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from polykv.fast.cpu._jit import kernel
+from polykv.fast.cpu.attend_views import floats, longs
+from polykv.fast.cpu.encode_row import LLOYD_
+from polykv.fast.cpu.kv_layout import DIM, FAMILY, GEOM, STORED
+from polykv.fast.cpu.lift import WIDTH
+from polykv.fast.cpu.simd import prefetch, put_f32
+from polykv.types import UNIT
+
+# CAP holds a float32; the second line are arrays, see `_parts`.
+K_GEOM, K_TABLE, V_GEOM, V_TABLE, ROWS, K_DIMS, V_DIMS, CAP = range(8)
+Q_ROWS, S_ROWS, A_ROWS, QUERIES, SCORES, WEIGHTS, ACC, MAX, SUM, FACTOR, PANEL, SPAN, ARRAYS = range(8, 21)
+# The unit to fold, in pieces of 8 tokens: addresses of their records of K and of V, first token there. One piece more
+# than a unit has, because some are lifted in pairs, the first of which may be any.
+PIECES, REC_K, REC_V, FIRST = 9, 21, 30, 39
+# The blocks that will be read next, at most a unit's: addresses of their records.
+N_NEXT, NEXT_K, NEXT_V = 48, 49, 57
+FIELDS = 65
+# Bytes of a row of scores or weights.
+ROW = 4 * UNIT
+
+
+@kernel()
+def width_of(geom: Any) -> Any:
+    """Dims of the values that attention computes with: true ones, or all stored ones when they are rotated together."""
+    return geom[STORED] if geom[FAMILY] == LLOYD_ else geom[DIM]
+
+
+@kernel()
+def span_pitch(rows: int) -> Any:
+    """Bytes from row to row of `span`, int32 [3, rows + 4]."""
+    return 4 * (rows + 4)
+
+
+@kernel()
+def _parts(rows: int, dk: int, dv: int) -> Any:
+    """Floats of each array, from Q_ROWS to SPAN.
+
+    The first three are addresses of the rows in work: of queries, of scores or weights, of sums. Rows are computed in
+    fours (or three alone). What fills them up is the zero query, row `rows`, whose result nobody reads.
+    """
+    return (
+        2 * (rows + 4),
+        2 * (rows + 4),
+        2 * (rows + 4),
+        (rows + 1) * dk,
+        (rows + 4) * UNIT,
+        (rows + 4) * UNIT,
+        (rows + 1) * dv,
+        rows + 1,
+        rows + 1,
+        rows + 4,
+        2 * max(dk, UNIT) * WIDTH + 256,
+        3 * span_pitch(rows) // 4,
+    )
+
+
+@kernel()
+def _lines(nbytes: int) -> Any:
+    """nbytes in whole cache lines: vectors that lie across two cost twice."""
+    return -(-nbytes // 64) * 64
+
+
+@kernel()
+def work_bytes(rows: int, k_geom: Any, v_geom: Any) -> Any:
+    """Memory of one worker for tiles of so many rows (query heads of one kv head counted as rows)."""
+    size = _lines(8 * FIELDS)
+    for part in _parts(rows, k_geom[STORED], width_of(v_geom)):
+        size += _lines(4 * part)
+    return size
+
+
+@kernel()
+def lay_out(work: int, rows: int, k: Any, v: Any, cap: Any) -> Any:
+    """Write the descriptor at `work`; k, v: addresses of geom and table. Returns q, acc, m, l as arrays."""
+    d = longs(work, FIELDS)
+    dk, dv = longs(k[0], GEOM)[STORED], width_of(longs(v[0], GEOM))
+    d[K_GEOM], d[K_TABLE], d[V_GEOM], d[V_TABLE] = k[0], k[1], v[0], v[1]
+    d[ROWS], d[K_DIMS], d[V_DIMS] = rows, dk, dv
+    put_f32(work + 8 * CAP, cap)
+    at = work + _lines(8 * FIELDS)
+    parts = _parts(rows, dk, dv)
+    for i in range(ARRAYS - Q_ROWS):
+        d[Q_ROWS + i] = at
+        at += _lines(4 * parts[i])
+    shape = rows + 1
+    return (
+        floats(d[QUERIES], (shape, dk)),
+        floats(d[ACC], (shape, dv)),
+        floats(d[MAX], shape),
+        floats(d[SUM], shape),
+    )
+
+
+@kernel()
+def panels(d: Any) -> Any:
+    """Addresses of two panels and of 1024 bytes of scratch."""
+    size = 4 * max(d[K_DIMS], UNIT) * WIDTH
+    return d[PANEL], d[PANEL] + size, d[PANEL] + 2 * size
+
+
+@kernel()
+def fetch(d: Any, records: int, nbytes: int, part: int, parts: int) -> None:
+    """Bring one part of the next unit's records near: small blocks lie scattered, which the processor does not foresee,
+    and asked for all at once they would hold up the unit in hand."""
+    for i in range(part * d[N_NEXT] // parts, (part + 1) * d[N_NEXT] // parts):
+        for at in range(0, nbytes, 64):
+            prefetch(d[records + i] + at)
