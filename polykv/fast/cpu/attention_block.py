@@ -36,17 +36,26 @@ from polykv.fast.cpu.kv_layout import DIM, RECORD
 from polykv.fast.cpu.linear import address
 from polykv.fast.cpu.linear_code import code
 from polykv.fast.cpu.linear_product import SCRATCH
-from polykv.fast.cpu.linear_team import product_phase
-from polykv.fast.cpu.linear_types import INTEGERS, slot
+from polykv.fast.cpu.linear_team import (
+    CODE,
+    MAT,
+    WIDTH,
+    beginning,
+    copies,
+    copy_of,
+    norm_phase,
+    product_phase,
+    quantize_phase,
+)
+from polykv.fast.cpu.linear_types import takes_q8
 from polykv.fast.cpu.norm import rms_row
-from polykv.fast.cpu.q8 import quantize_row
 from polykv.fast.cpu.rope import rope_head
 from polykv.fast.cpu.simd import addr
 from polykv.fast.cpu.team import TEAM, claim, finish_and_claim, wait
 from polykv.types import F32, Activations, Angles, AttentionWeights, LayerKV, Segments, Slots
 
-# What the block adds to the job of attention. MATS: int64 [4, 4] of Wq, Wk, Wv, Wo; EPS: float64 [1]; NORMS: four
-# addresses (input, q, k, post), 0 = absent.
+# What the block adds to the job of attention. MATS: int64 [4, MAT] of Wq, Wk, Wv, Wo (`linear_team`); EPS: float64 [1];
+# NORMS: four addresses (input, q, k, post), 0 = absent.
 (
     H,
     E,
@@ -63,11 +72,10 @@ from polykv.types import F32, Activations, Angles, AttentionWeights, LayerKV, Se
     V,
     EPS,
     SCRATCHES,
-    Q8,
+    ROWS_AT,
     APPEND,
     ATTEND,
 ) = range(32, 50)
-CODE, ADDRESS, ROWS, COLS = range(4)
 # Arguments that depend on the weights alone, made once per weights: matrices, norms, scale and softcap, epsilon. A
 # memo, keyed by identity and gone with the weights: making them anew takes 10 us, once per layer and step.
 Prepared = tuple[np.ndarray, np.ndarray, F32, np.ndarray]
@@ -75,26 +83,12 @@ _PREPARED: WeakKeyDictionary[AttentionWeights, dict[Activations, Prepared]] = We
 
 
 @kernel()
-def _normed(desk: int, phase: int, x: Any, weight: int, eps: float, quantize: bool, out: Any, q8: int) -> None:
-    """rms_norm of rows to `out` and, on demand, their int8 form; without a weight the rows are only rounded."""
-    cols = x.shape[1]
-    r = claim(desk, phase)
-    while r < x.shape[0]:
-        if weight:
-            rms_row(x[r], floats(weight, cols), eps, out[r])
-        if quantize:
-            quantize_row(addr(out) + 4 * cols * r, cols, q8 + 2 * cols * r)
-        r = finish_and_claim(desk, phase)
-    wait(desk, phase, x.shape[0])
-
-
-@kernel()
-def _multiply(job: Any, matrix: int, desk: int, phase: int, x: int, y: int, worker: int, workers: int) -> None:
-    """y [R, rows] = x W^T for one matrix, from float32 or int8 rows as its type wants."""
-    w, n = longs(job[MATS], (4, 4))[matrix], job[N_ROWS]
-    rows, cols, scratch = w[ROWS], w[COLS], job[SCRATCHES] + worker * SCRATCH
-    at, pitch = (job[Q8], 2 * cols) if slot(w[CODE], INTEGERS) else (x, 4 * cols)
-    product_phase(desk, phase, workers, w[CODE], w[ADDRESS], rows, cols, at, pitch, n, y, 4 * rows, scratch)
+def _integers(job: Any, first: int, last: int) -> Any:
+    """Whether any of some matrices reads int8 rows."""
+    found = False
+    for i in range(first, last):
+        found |= takes_q8(longs(job[MATS], (4, MAT))[i, CODE])
+    return found
 
 
 @kernel()
@@ -141,13 +135,12 @@ def _heads(job: Any, desk: int, phase: int, eps: float) -> None:
 
 
 @kernel()
-def _residual(desk: int, phase: int, h: Any, y: Any, weight: int, eps: float) -> None:
-    """h += post_norm(y)."""
+def _post(desk: int, phase: int, h: Any, y: Any, weight: int, eps: float) -> None:
+    """h += rms_norm(y)."""
     r = claim(desk, phase)
     while r < h.shape[0]:
         row = y[r]
-        if weight:
-            rms_row(row, floats(weight, row.shape[0]), eps, row)
+        rms_row(row, floats(weight, row.shape[0]), eps, row)
         for e in range(h.shape[1]):
             h[r, e] += row[e]
         r = finish_and_claim(desk, phase)
@@ -159,20 +152,21 @@ def block_phases(job_address: int, desk: int, worker: int, workers: int) -> None
     """All phases of a block; called by address."""
     job = longs(job_address, SIZE)
     rows, width, eps = job[N_ROWS], job[E], doubles(job[EPS], 1)[0]
-    mats, norms = longs(job[MATS], (4, 4)), longs(job[NORMS], 4)
-    h, m = floats(job[H], (rows, width)), floats(job[M], (rows, width))
-    q = floats(job[Q], (rows, mats[3, COLS]))
-    integers = slot(mats[0, CODE], INTEGERS) + slot(mats[1, CODE], INTEGERS) + slot(mats[2, CODE], INTEGERS)
-    _normed(desk, 0, h, norms[0], eps, integers > 0, m, job[Q8])
-    _multiply(job, 0, desk, 1, job[M], job[Q], worker, workers)
-    _multiply(job, 1, desk, 2, job[M], job[K], worker, workers)
-    _multiply(job, 2, desk, 3, job[M], job[V], worker, workers)
-    _heads(job, desk, 4, eps)
-    invoke(job[ATTEND], (job_address, desk, 5, worker))
-    # The queries were overwritten by the outputs of attention, and the normed input by the product.
-    _normed(desk, 7, q, 0, eps, slot(mats[3, CODE], INTEGERS) > 0, q, job[Q8])
-    _multiply(job, 3, desk, 8, job[Q], job[M], worker, workers)
-    _residual(desk, 9, h, m, norms[3], eps)
+    mats, norms, wide = job[MATS], longs(job[NORMS], 4), longs(job[MATS], (4, MAT))[3, WIDTH]
+    scratch = job[SCRATCHES] + worker * SCRATCH
+    x = copy_of(job[ROWS_AT], 6 * rows * max(width, wide), rows, worker)
+    x8, wo = x + 4 * rows * width, mats + 8 * 3 * MAT
+    norm_phase(desk, 0, job[H], width, norms[0], eps, rows, x, x8 if _integers(job, 0, 3) else 0)
+    after = beginning(wo, 1, rows, worker, workers)
+    product_phase(desk, 1, workers, mats, 3, x, x8, rows, job[Q], 0, after, scratch)
+    _heads(job, desk, 2, eps)
+    invoke(job[ATTEND], (job_address, desk, 3, worker))
+    # The queries were overwritten by the outputs of attention.
+    if _integers(job, 3, 4):
+        quantize_phase(desk, 5, job[Q], 4 * wide, wide, rows, x8)
+    product_phase(desk, 6, workers, wo, 1, job[Q], x8, rows, job[M], 0 if norms[3] else job[H], 0, scratch)
+    if norms[3]:
+        _post(desk, 7, floats(job[H], (rows, width)), floats(job[M], (rows, width)), norms[3], eps)
 
 
 @kernel()
@@ -210,7 +204,9 @@ def attention_block(
     (n, width), heads, dims = h.shape, w.n_heads, w.head_dim
     ks, vs, prepared = side(kv.k), side(kv.v), _prepared(w, activations)
     partial, lse, m = partial_states(segments, heads, vs), np.empty((n, heads), np.float32), np.empty_like(h)
-    q, k, v = (np.empty((n, x, dims), np.float32) for x in (heads, w.n_kv, w.n_kv))
+    # Products of one phase lie one after the other.
+    flat, split = np.empty(n * (heads + 2 * w.n_kv) * dims, np.float32), (n * heads * dims, n * (heads + w.n_kv) * dims)
+    q, k, v = flat[: split[0]].reshape(n, heads, dims), flat[split[0] : split[1]], flat[split[1] :]
     job = np.empty(SIZE, np.int64)
     blocks, offsets = (np.ascontiguousarray(a, np.int32) for a in (slots.blocks, slots.offsets))
     cos, sin = (np.ascontiguousarray(a, np.float32) for a in (angles.cos, angles.sin))
@@ -222,8 +218,8 @@ def attention_block(
     team = TEAM
     with team.lock:
         shared = team.workers * SCRATCH
-        memory = team.memory(shared + team.workers * size + 2 * n * max(width, w.wo.cols))
-        job[SCRATCHES], job[WORK], job[Q8] = memory, memory + shared, memory + shared + team.workers * size
+        memory = team.memory(shared + team.workers * size + copies(n, team.workers) * 6 * n * max(width, w.wo.cols))
+        job[SCRATCHES], job[WORK], job[ROWS_AT] = memory, memory + shared, memory + shared + team.workers * size
         job[WORK_BYTES], job[WINDOW], job[INTERLEAVED] = size, w.window, angles.interleaved
         job[FOLD], job[APPEND], job[ATTEND] = entry(fold_unit, 4), entry(append_cell, 6), entry(attend_phases, 4)
         team.run(entry(block_phases, 4), address(job))
