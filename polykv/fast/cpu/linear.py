@@ -4,6 +4,7 @@
     linear_types.py     what kernels must know of each storage type; linear_code.py builds that table
     linear_unpack*.py   8 weight rows: packed bytes -> codes and scales, transposed; linear_plain.py for float types
     linear_q8.py        integer products of such a tile
+    linear_few.py       the same for few rows, without storing the tile
     linear_float.py     float products of such a tile
     linear_ahead.py     weights asked for before they are needed
     linear_product.py   `product`: a range of weight rows times all activation rows

@@ -24,13 +24,15 @@ from polykv.fast.cpu.entry import invoke
 from polykv.fast.cpu.linear_ahead import ahead_of, ask
 from polykv.fast.cpu.linear_float import COLUMN_BYTES, COLUMNS, panel_f32, tile_f32
 from polykv.fast.cpu.linear_q8 import tile_q8
-from polykv.fast.cpu.linear_types import FLAGS, PANEL_BLOCK, PLAIN, PRODUCT, UNPACK, ZERO, packed_bytes, slot
+from polykv.fast.cpu.linear_types import FEW, FLAGS, PANEL_BLOCK, PLAIN, PRODUCT, UNPACK, ZERO, packed_bytes, slot
 from polykv.fast.cpu.q8 import BLOCK
 from polykv.fast.cpu.simd import get_f32, load_f, put_f32, splat_f, store_f
 
 # Blocks of 32 columns unpacked at a time (12 KB of codes and scales: they stay in the first-level cache), and rows of
 # activations that share them.
 BLOCKS, ROWS = 32, 128
+# Up to so many rows are multiplied without storing what is unpacked, where a type has a kernel for that.
+FEW_ROWS = 3
 NOTHING = np.float32(0)
 # Places in the scratch memory: unpacked codes, sums, unpacked floats.
 SUMS = BLOCKS * PANEL_BLOCK
@@ -75,6 +77,7 @@ def product_q8(
     scratch: int,
 ) -> None:
     """`product` of int8 activations."""
+    few = slot(code, FEW) if n <= FEW_ROWS else 0
     pitch = packed_bytes(code, cols)
     for r in range(0, n, ROWS):
         m = min(ROWS, n - r)
@@ -94,8 +97,11 @@ def product_q8(
                 t = min(i, rows - 8)
                 if ahead >= end:
                     ahead, end, size = then + ahead - end, 1 << 62, size if then != 0 else 0
-                _tile_q8(code, w + t * pitch, pitch, cols, xr, x_pitch, m, ahead, size, scratch)
-                _store(scratch + SUMS, 32, m, yr + 4 * t, y_pitch)
+                if few != 0:
+                    invoke(few, (w + t * pitch, pitch, cols // 32, xr, x_pitch, m, yr + 4 * t, y_pitch, ahead, size))
+                else:
+                    _tile_q8(code, w + t * pitch, pitch, cols, xr, x_pitch, m, ahead, size, scratch)
+                    _store(scratch + SUMS, 32, m, yr + 4 * t, y_pitch)
                 ahead += 8 * pitch
 
 

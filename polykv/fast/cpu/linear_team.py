@@ -180,8 +180,8 @@ def norm_rows(x: int, cols: int, weight: int, eps: float, first: int, last: int,
 def norm_phase(desk: int, phase: int, x: int, cols: int, weight: int, eps: float, n: int, y: int, q8: int) -> None:
     """`norm_rows` of all n rows: one phase of a job, or, when they are few, a copy of the worker's own.
 
-    A worker that comes so late that the job has already changed x gets a useless copy, and finds nothing left to do with
-    it: x may change only after a phase that reads the copies.
+    A worker that comes so late that the job has already changed x gets a useless copy, and finds nothing left to do
+    with it: x may change only after a phase that reads the copies.
     """
     if n <= FEW:
         norm_rows(x, cols, weight, eps, 0, n, y, q8)
