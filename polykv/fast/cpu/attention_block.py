@@ -6,6 +6,7 @@ name uses, so the block equals the composition of the operations bit for bit, in
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -20,6 +21,7 @@ from polykv.fast.cpu.attend_job import (
     N_HEADS,
     N_KV,
     N_ROWS,
+    SCALARS,
     SIZE,
     V_DATA,
     WINDOW,
@@ -31,8 +33,8 @@ from polykv.fast.cpu.attend_job import (
 )
 from polykv.fast.cpu.attend_views import doubles, floats, ints, longs
 from polykv.fast.cpu.entry import entry, invoke
-from polykv.fast.cpu.kv import append_cell, side
-from polykv.fast.cpu.kv_layout import DIM, RECORD
+from polykv.fast.cpu.kv import append_cell, own, side
+from polykv.fast.cpu.kv_layout import DIM, I64, RECORD
 from polykv.fast.cpu.linear import address
 from polykv.fast.cpu.linear_code import code
 from polykv.fast.cpu.linear_product import SCRATCH
@@ -170,22 +172,87 @@ def block_phases(job_address: int, desk: int, worker: int, workers: int) -> None
 
 
 @kernel()
-def _fill(job: Any, h: Any, m: Any, k: Any, v: Any, w: Any, cos: Any, sin: Any, blocks: Any, offsets: Any) -> None:
-    job[H], job[M], job[K], job[V], job[E] = addr(h), addr(m), addr(k), addr(v), h.shape[1]
-    job[MATS], job[NORMS], job[EPS] = addr(w[0]), addr(w[1]), addr(w[3])
+def _fill(job: Any, m: Any, k: Any, v: Any, cos: Any, sin: Any, blocks: Any, offsets: Any) -> None:
+    job[M], job[K], job[V], job[E] = addr(m), addr(k), addr(v), m.shape[1]
     job[COS], job[SIN], job[N_ANGLES] = addr(cos), addr(sin), cos.shape[1]
     job[SLOT_BLOCKS], job[SLOT_OFFSETS] = addr(blocks), addr(offsets)
 
 
+@kernel()
+def _turn_to(job: Any, h: Any, k: Any, v: Any, w: Any, memory: int, workers: int) -> None:
+    """Make a job of the step the job of one layer: h, arrays of K and V, weights."""
+    job[H], job[K_DATA], job[V_DATA] = addr(h), addr(k), addr(v)
+    job[MATS], job[NORMS], job[SCALARS], job[EPS] = addr(w[0]), addr(w[1]), addr(w[2]), addr(w[3])
+    work = memory + workers * SCRATCH
+    job[SCRATCHES], job[WORK], job[ROWS_AT] = memory, work, work + workers * job[WORK_BYTES]
+
+
 def _prepared(w: AttentionWeights, activations: Activations) -> Prepared:
     """The weights as kernels take them; addresses stay valid as long as `w`, which holds the arrays."""
-    found = _PREPARED.setdefault(w, {})
+    found = _PREPARED.get(w)
+    if found is None:
+        found = _PREPARED[w] = {}
     if activations not in found:
         mats = [(code(m.type, activations), address(m.data), m.rows, m.cols) for m in (w.wq, w.wk, w.wv, w.wo)]
         norms = [0 if n is None else address(n) for n in (w.norm, w.q_norm, w.k_norm, w.post_norm)]
         scalars = np.array([w.scale, w.softcap], np.float32)
         found[activations] = np.array(mats, np.int64), np.array(norms, np.int64), scalars, np.array([w.eps])
     return found[activations]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Step:
+    """What the blocks of one step have in common, for layers of one shape: a job that lacks h, K and V and the weights.
+
+    `kept` are the arrays that it has addresses of; those that are written hold nothing once a block is done.
+    """
+
+    slots: Slots
+    angles: Angles
+    layouts: tuple[Any, Any]
+    shape: tuple[int, int, int, int, int, int]
+    job: I64
+    address: int
+    work: int
+    kept: tuple[Any, ...]
+
+
+# The last `_Step` of segments: layers follow each other with the same ones. A memo, gone with the segments.
+_STEPS: WeakKeyDictionary[Segments, _Step] = WeakKeyDictionary()
+
+
+def _step(
+    segments: Segments, slots: Slots, angles: Angles, kv: LayerKV, shape: tuple[int, int, int, int, int, int]
+) -> _Step:
+    """shape: rows, E, query heads, K/V heads, head_dim, window."""
+    k, v = own(kv.k), own(kv.v)
+    found = _STEPS.get(segments)
+    if (
+        found is not None
+        and found.slots is slots
+        and found.angles is angles
+        and found.shape == shape
+        and found.layouts[0] is k.geom
+        and found.layouts[1] is v.geom
+    ):
+        return found
+    n, width, heads, n_kv, dims, window = shape
+    ks, vs = side(k), side(v)
+    lse, m = np.empty((n, heads), np.float32), np.empty((n, width), np.float32)
+    # Products of one phase lie one after the other.
+    flat, split = np.empty(n * (heads + 2 * n_kv) * dims, np.float32), (n * heads * dims, n * (heads + n_kv) * dims)
+    q = flat[: split[0]].reshape(n, heads, dims)
+    turns = [np.ascontiguousarray(a, np.float32) for a in (angles.cos, angles.sin)]
+    cells = [np.ascontiguousarray(a, np.int32) for a in (slots.blocks, slots.offsets)]
+    segs, partial = segment_arrays(segments), partial_states(segments, heads, vs)
+    job, size = np.empty(SIZE, np.int64), attention_memory(n, heads, ks, vs)
+    fill(job, q, q, lse, partial, segs, ks, vs, lse)
+    _fill(job, m, flat[split[0] : split[1]], flat[split[1] :], *turns, *cells)
+    job[WORK_BYTES], job[WINDOW], job[INTERLEAVED] = size, window, angles.interleaved
+    job[FOLD], job[APPEND], job[ATTEND] = entry(fold_unit, 4), entry(append_cell, 6), entry(attend_phases, 4)
+    kept = (partial, lse, m, flat, turns, cells, segs)
+    _STEPS[segments] = made = _Step(slots, angles, (k.geom, v.geom), shape, job, address(job), size, kept)
+    return made
 
 
 def attention_block(
@@ -201,25 +268,12 @@ def attention_block(
     """Add the attention branch to h [R, E] in place, after writing the rows' K and V to `slots`."""
     if h.dtype != np.float32 or not h.flags.c_contiguous:
         raise TypeError("attention_block adds to h in place: it must be C-contiguous float32")
-    (n, width), heads, dims = h.shape, w.n_heads, w.head_dim
-    ks, vs, prepared = side(kv.k), side(kv.v), _prepared(w, activations)
-    partial, lse, m = partial_states(segments, heads, vs), np.empty((n, heads), np.float32), np.empty_like(h)
-    # Products of one phase lie one after the other.
-    flat, split = np.empty(n * (heads + 2 * w.n_kv) * dims, np.float32), (n * heads * dims, n * (heads + w.n_kv) * dims)
-    q, k, v = flat[: split[0]].reshape(n, heads, dims), flat[split[0] : split[1]], flat[split[1] :]
-    job = np.empty(SIZE, np.int64)
-    blocks, offsets = (np.ascontiguousarray(a, np.int32) for a in (slots.blocks, slots.offsets))
-    cos, sin = (np.ascontiguousarray(a, np.float32) for a in (angles.cos, angles.sin))
-    # The kernel sees addresses only: these names keep the arrays alive until it is done.
-    segs = segment_arrays(segments)
-    fill(job, q, q, lse, partial, segs, ks, vs, prepared[2])
-    _fill(job, h, m, k, v, prepared, cos, sin, blocks, offsets)
-    size = attention_memory(n, heads, ks, vs)
+    n, width = h.shape
+    prepared = _prepared(w, activations)
+    step = _step(segments, slots, angles, kv, (n, width, w.n_heads, w.n_kv, w.head_dim, w.window))
     team = TEAM
     with team.lock:
-        shared = team.workers * SCRATCH
-        memory = team.memory(shared + team.workers * size + copies(n, team.workers) * 6 * n * max(width, w.wo.cols))
-        job[SCRATCHES], job[WORK], job[ROWS_AT] = memory, memory + shared, memory + shared + team.workers * size
-        job[WORK_BYTES], job[WINDOW], job[INTERLEAVED] = size, w.window, angles.interleaved
-        job[FOLD], job[APPEND], job[ATTEND] = entry(fold_unit, 4), entry(append_cell, 6), entry(attend_phases, 4)
-        team.run(entry(block_phases, 4), address(job))
+        workers = team.workers
+        memory = team.memory(workers * (SCRATCH + step.work) + copies(n, workers) * 6 * n * max(width, w.wo.cols))
+        _turn_to(step.job, h, kv.k.fields["data"], kv.v.fields["data"], prepared, memory, workers)
+        team.run(entry(block_phases, 4), step.address)

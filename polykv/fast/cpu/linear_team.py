@@ -195,8 +195,7 @@ def norm_phase(desk: int, phase: int, x: int, cols: int, weight: int, eps: float
     wait(desk, phase, chunks)
 
 
-@kernel()
-def copies(n: int, workers: int) -> Any:
+def copies(n: int, workers: int) -> int:
     """How many copies of n normed or quantized rows there are: one that all read, or one for each worker."""
     return workers if n <= FEW else 1
 

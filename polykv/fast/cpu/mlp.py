@@ -10,6 +10,7 @@ Every step is the row function that the operation of that name uses: the result 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -121,18 +122,34 @@ def _body(job: int, desk: int, worker: int, workers: int) -> None:
         _post(desk, 3, t, eps, n, y, h)
 
 
-# Tables of weights that are in use, per kind of activations: a memo, as in `attention_block`, gone with the weights.
-_TABLES: WeakKeyDictionary[MlpWeights, dict[Activations, npt.NDArray[np.int64]]] = WeakKeyDictionary()
+@dataclass(frozen=True, eq=False, slots=True)
+class _Prepared:
+    """The table of weights, the job that names it, and both addresses that a call needs."""
+
+    table: npt.NDArray[np.int64]
+    job: npt.NDArray[np.int64]
+    address: int
+    body: int
 
 
-def _table(w: MlpWeights, activations: Activations) -> npt.NDArray[np.int64]:
-    tables = _TABLES.setdefault(w, {})
-    if activations not in tables:
+# Of weights that are in use, per kind of activations: a memo, as in `attention_block`, gone with the weights. Jobs are
+# written and run under the team's lock.
+_PREPARED: WeakKeyDictionary[MlpWeights, dict[Activations, _Prepared]] = WeakKeyDictionary()
+
+
+def _prepared(w: MlpWeights, activations: Activations) -> _Prepared:
+    found = _PREPARED.get(w)
+    if found is None:
+        found = _PREPARED[w] = {}
+    if activations not in found:
         values = [v for m in (w.gate, w.up, w.down) for v in (code(m.type, activations), address(m.data))]
         post = 0 if w.post_norm is None else address(w.post_norm)
         values += [w.down.rows, w.down.cols, address(w.norm), post, w.glu == Glu.GELU_TANH]
-        tables[activations] = np.array(values, np.int64)
-    return tables[activations]
+        table = np.array(values, np.int64)
+        job = np.array((address(table), 0, 0, 0, 0), np.int64)
+        job.view(np.float64)[EPS] = w.eps
+        found[activations] = _Prepared(table, job, address(job), entry(_body, 4))
+    return found[activations]
 
 
 def mlp_block(h: F32, w: MlpWeights, *, activations: Activations) -> None:
@@ -140,10 +157,8 @@ def mlp_block(h: F32, w: MlpWeights, *, activations: Activations) -> None:
     n, width = h.shape
     if h.dtype != np.float32 or not h.flags.c_contiguous or width != w.gate.cols:
         raise ValueError(f"h must be C-contiguous float32 [R, {w.gate.cols}], because it is changed in place")
-    team = TEAM
+    made, hidden, team = _prepared(w, activations), w.down.cols, TEAM
     with team.lock:
-        rows = n * (4 * width + 4 * w.down.cols) + copies(n, team.workers) * n * 6 * width
-        memory = team.memory(team.workers * PER_WORKER + rows)
-        job = np.array((address(_table(w, activations)), address(h), n, memory, 0), np.int64)
-        job.view(np.float64)[EPS] = w.eps
-        team.run(entry(_body, 4), address(job))
+        rows = n * 4 * (width + hidden) + copies(n, team.workers) * n * 6 * width
+        made.job[H:EPS] = address(h), n, team.memory(team.workers * PER_WORKER + rows)
+        team.run(made.body, made.address)
