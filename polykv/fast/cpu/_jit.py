@@ -17,7 +17,7 @@ import pickle
 import re
 import sys
 from collections.abc import Callable
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -168,8 +168,9 @@ _OPTIONS = {"nopython": True, "nogil": True, "error_model": "numpy", "boundschec
 class Kernel(CPUDispatcher):  # type: ignore[misc]
     """A compiled function, and the form of it that other kernels take in."""
 
-    def __init__(self, fn: Callable[..., Any]) -> None:
+    def __init__(self, fn: Callable[..., Any], inlined: bool = False) -> None:
         super().__init__(fn, targetoptions=dict(_OPTIONS))
+        self._inlined = inlined
         path = Path(fn.__code__.co_filename)
         # What a closure holds is in no source: such kernels live as long as the process.
         place = folder(path.stem, source_hash(path)) if path.is_file() and not fn.__closure__ else None
@@ -178,7 +179,7 @@ class Kernel(CPUDispatcher):  # type: ignore[misc]
 
     @cached_property
     def _inner(self) -> Any:
-        options = {**_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+        options = {**_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True, "forceinline": self._inlined}
         return CPUDispatcher(self.py_func, targetoptions=options)
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
@@ -197,6 +198,10 @@ def _plain(kind: Any) -> Any:
     return types.unliteral(kind) if isinstance(kind, types.IntegerLiteral) else kind
 
 
-def kernel() -> Callable[[Callable[..., Any]], Any]:
-    """Decorator that makes a `Kernel` of a function."""
-    return Kernel
+def kernel(*, inlined: bool = False) -> Callable[[Callable[..., Any]], Any]:
+    """Decorator that makes a `Kernel` of a function.
+
+    inlined: its form for other kernels becomes part of every one that calls it, whatever the compiler thinks of its
+    size: for functions that return many vectors, which would otherwise go through memory.
+    """
+    return partial(Kernel, inlined=inlined)

@@ -6,6 +6,7 @@ name uses, so the block equals the composition of the operations bit for bit, in
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -20,6 +21,7 @@ from polykv.fast.cpu.attend_job import (
     N_HEADS,
     N_KV,
     N_ROWS,
+    SCALARS,
     SIZE,
     V_DATA,
     WINDOW,
@@ -31,22 +33,31 @@ from polykv.fast.cpu.attend_job import (
 )
 from polykv.fast.cpu.attend_views import doubles, floats, ints, longs
 from polykv.fast.cpu.entry import entry, invoke
-from polykv.fast.cpu.kv import append_cell, side
-from polykv.fast.cpu.kv_layout import DIM, RECORD
+from polykv.fast.cpu.kv import append_cell, own, side
+from polykv.fast.cpu.kv_layout import DIM, I64, RECORD
 from polykv.fast.cpu.linear import address
 from polykv.fast.cpu.linear_code import code
 from polykv.fast.cpu.linear_product import SCRATCH
-from polykv.fast.cpu.linear_team import product_phase
-from polykv.fast.cpu.linear_types import INTEGERS, slot
+from polykv.fast.cpu.linear_team import (
+    CODE,
+    MAT,
+    WIDTH,
+    beginning,
+    copies,
+    copy_of,
+    norm_phase,
+    product_phase,
+    quantize_phase,
+)
+from polykv.fast.cpu.linear_types import takes_q8
 from polykv.fast.cpu.norm import rms_row
-from polykv.fast.cpu.q8 import quantize_row
 from polykv.fast.cpu.rope import rope_head
 from polykv.fast.cpu.simd import addr
 from polykv.fast.cpu.team import TEAM, claim, finish_and_claim, wait
 from polykv.types import F32, Activations, Angles, AttentionWeights, LayerKV, Segments, Slots
 
-# What the block adds to the job of attention. MATS: int64 [4, 4] of Wq, Wk, Wv, Wo; EPS: float64 [1]; NORMS: four
-# addresses (input, q, k, post), 0 = absent.
+# What the block adds to the job of attention. MATS: int64 [4, MAT] of Wq, Wk, Wv, Wo (`linear_team`); EPS: float64 [1];
+# NORMS: four addresses (input, q, k, post), 0 = absent.
 (
     H,
     E,
@@ -63,11 +74,10 @@ from polykv.types import F32, Activations, Angles, AttentionWeights, LayerKV, Se
     V,
     EPS,
     SCRATCHES,
-    Q8,
+    ROWS_AT,
     APPEND,
     ATTEND,
 ) = range(32, 50)
-CODE, ADDRESS, ROWS, COLS = range(4)
 # Arguments that depend on the weights alone, made once per weights: matrices, norms, scale and softcap, epsilon. A
 # memo, keyed by identity and gone with the weights: making them anew takes 10 us, once per layer and step.
 Prepared = tuple[np.ndarray, np.ndarray, F32, np.ndarray]
@@ -75,26 +85,12 @@ _PREPARED: WeakKeyDictionary[AttentionWeights, dict[Activations, Prepared]] = We
 
 
 @kernel()
-def _normed(desk: int, phase: int, x: Any, weight: int, eps: float, quantize: bool, out: Any, q8: int) -> None:
-    """rms_norm of rows to `out` and, on demand, their int8 form; without a weight the rows are only rounded."""
-    cols = x.shape[1]
-    r = claim(desk, phase)
-    while r < x.shape[0]:
-        if weight:
-            rms_row(x[r], floats(weight, cols), eps, out[r])
-        if quantize:
-            quantize_row(addr(out) + 4 * cols * r, cols, q8 + 2 * cols * r)
-        r = finish_and_claim(desk, phase)
-    wait(desk, phase, x.shape[0])
-
-
-@kernel()
-def _multiply(job: Any, matrix: int, desk: int, phase: int, x: int, y: int, worker: int, workers: int) -> None:
-    """y [R, rows] = x W^T for one matrix, from float32 or int8 rows as its type wants."""
-    w, n = longs(job[MATS], (4, 4))[matrix], job[N_ROWS]
-    rows, cols, scratch = w[ROWS], w[COLS], job[SCRATCHES] + worker * SCRATCH
-    at, pitch = (job[Q8], 2 * cols) if slot(w[CODE], INTEGERS) else (x, 4 * cols)
-    product_phase(desk, phase, workers, w[CODE], w[ADDRESS], rows, cols, at, pitch, n, y, 4 * rows, scratch)
+def _integers(job: Any, first: int, last: int) -> Any:
+    """Whether any of some matrices reads int8 rows."""
+    found = False
+    for i in range(first, last):
+        found |= takes_q8(longs(job[MATS], (4, MAT))[i, CODE])
+    return found
 
 
 @kernel()
@@ -141,13 +137,12 @@ def _heads(job: Any, desk: int, phase: int, eps: float) -> None:
 
 
 @kernel()
-def _residual(desk: int, phase: int, h: Any, y: Any, weight: int, eps: float) -> None:
-    """h += post_norm(y)."""
+def _post(desk: int, phase: int, h: Any, y: Any, weight: int, eps: float) -> None:
+    """h += rms_norm(y)."""
     r = claim(desk, phase)
     while r < h.shape[0]:
         row = y[r]
-        if weight:
-            rms_row(row, floats(weight, row.shape[0]), eps, row)
+        rms_row(row, floats(weight, row.shape[0]), eps, row)
         for e in range(h.shape[1]):
             h[r, e] += row[e]
         r = finish_and_claim(desk, phase)
@@ -159,39 +154,105 @@ def block_phases(job_address: int, desk: int, worker: int, workers: int) -> None
     """All phases of a block; called by address."""
     job = longs(job_address, SIZE)
     rows, width, eps = job[N_ROWS], job[E], doubles(job[EPS], 1)[0]
-    mats, norms = longs(job[MATS], (4, 4)), longs(job[NORMS], 4)
-    h, m = floats(job[H], (rows, width)), floats(job[M], (rows, width))
-    q = floats(job[Q], (rows, mats[3, COLS]))
-    integers = slot(mats[0, CODE], INTEGERS) + slot(mats[1, CODE], INTEGERS) + slot(mats[2, CODE], INTEGERS)
-    _normed(desk, 0, h, norms[0], eps, integers > 0, m, job[Q8])
-    _multiply(job, 0, desk, 1, job[M], job[Q], worker, workers)
-    _multiply(job, 1, desk, 2, job[M], job[K], worker, workers)
-    _multiply(job, 2, desk, 3, job[M], job[V], worker, workers)
-    _heads(job, desk, 4, eps)
-    invoke(job[ATTEND], (job_address, desk, 5, worker, workers))
-    # The queries were overwritten by the outputs of attention, and the normed input by the product.
-    _normed(desk, 7, q, 0, eps, slot(mats[3, CODE], INTEGERS) > 0, q, job[Q8])
-    _multiply(job, 3, desk, 8, job[Q], job[M], worker, workers)
-    _residual(desk, 9, h, m, norms[3], eps)
+    mats, norms, wide = job[MATS], longs(job[NORMS], 4), longs(job[MATS], (4, MAT))[3, WIDTH]
+    scratch = job[SCRATCHES] + worker * SCRATCH
+    x = copy_of(job[ROWS_AT], 6 * rows * max(width, wide), rows, worker)
+    x8, wo = x + 4 * rows * width, mats + 8 * 3 * MAT
+    norm_phase(desk, 0, job[H], width, norms[0], eps, rows, x, x8 if _integers(job, 0, 3) else 0)
+    after = beginning(wo, 1, rows, worker, workers)
+    product_phase(desk, 1, workers, mats, 3, x, x8, rows, job[Q], 0, after, scratch)
+    _heads(job, desk, 2, eps)
+    invoke(job[ATTEND], (job_address, desk, 3, worker, workers))
+    # The queries were overwritten by the outputs of attention.
+    if _integers(job, 3, 4):
+        quantize_phase(desk, 5, job[Q], 4 * wide, wide, rows, x8)
+    product_phase(desk, 6, workers, wo, 1, job[Q], x8, rows, job[M], 0 if norms[3] else job[H], 0, scratch)
+    if norms[3]:
+        _post(desk, 7, floats(job[H], (rows, width)), floats(job[M], (rows, width)), norms[3], eps)
 
 
 @kernel()
-def _fill(job: Any, h: Any, m: Any, k: Any, v: Any, w: Any, cos: Any, sin: Any, blocks: Any, offsets: Any) -> None:
-    job[H], job[M], job[K], job[V], job[E] = addr(h), addr(m), addr(k), addr(v), h.shape[1]
-    job[MATS], job[NORMS], job[EPS] = addr(w[0]), addr(w[1]), addr(w[3])
+def _fill(job: Any, m: Any, k: Any, v: Any, cos: Any, sin: Any, blocks: Any, offsets: Any) -> None:
+    job[M], job[K], job[V], job[E] = addr(m), addr(k), addr(v), m.shape[1]
     job[COS], job[SIN], job[N_ANGLES] = addr(cos), addr(sin), cos.shape[1]
     job[SLOT_BLOCKS], job[SLOT_OFFSETS] = addr(blocks), addr(offsets)
 
 
+@kernel()
+def _turn_to(job: Any, h: Any, k: Any, v: Any, w: Any, memory: int, workers: int) -> None:
+    """Make a job of the step the job of one layer: h, arrays of K and V, weights."""
+    job[H], job[K_DATA], job[V_DATA] = addr(h), addr(k), addr(v)
+    job[MATS], job[NORMS], job[SCALARS], job[EPS] = addr(w[0]), addr(w[1]), addr(w[2]), addr(w[3])
+    work = memory + workers * SCRATCH
+    job[SCRATCHES], job[WORK], job[ROWS_AT] = memory, work, work + workers * job[WORK_BYTES]
+
+
 def _prepared(w: AttentionWeights, activations: Activations) -> Prepared:
     """The weights as kernels take them; addresses stay valid as long as `w`, which holds the arrays."""
-    found = _PREPARED.setdefault(w, {})
+    found = _PREPARED.get(w)
+    if found is None:
+        found = _PREPARED[w] = {}
     if activations not in found:
         mats = [(code(m.type, activations), address(m.data), m.rows, m.cols) for m in (w.wq, w.wk, w.wv, w.wo)]
         norms = [0 if n is None else address(n) for n in (w.norm, w.q_norm, w.k_norm, w.post_norm)]
         scalars = np.array([w.scale, w.softcap], np.float32)
         found[activations] = np.array(mats, np.int64), np.array(norms, np.int64), scalars, np.array([w.eps])
     return found[activations]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Step:
+    """What the blocks of one step have in common, for layers of one shape: a job that lacks h, K and V and the weights.
+
+    `kept` are the arrays that it has addresses of; those that are written hold nothing once a block is done.
+    """
+
+    slots: Slots
+    angles: Angles
+    layouts: tuple[Any, Any]
+    shape: tuple[int, int, int, int, int, int]
+    job: I64
+    address: int
+    work: int
+    kept: tuple[Any, ...]
+
+
+# The last `_Step` of segments: layers follow each other with the same ones. A memo, gone with the segments.
+_STEPS: WeakKeyDictionary[Segments, _Step] = WeakKeyDictionary()
+
+
+def _step(
+    segments: Segments, slots: Slots, angles: Angles, kv: LayerKV, shape: tuple[int, int, int, int, int, int]
+) -> _Step:
+    """shape: rows, E, query heads, K/V heads, head_dim, window."""
+    k, v = own(kv.k), own(kv.v)
+    found = _STEPS.get(segments)
+    if (
+        found is not None
+        and found.slots is slots
+        and found.angles is angles
+        and found.shape == shape
+        and found.layouts[0] is k.geom
+        and found.layouts[1] is v.geom
+    ):
+        return found
+    n, width, heads, n_kv, dims, window = shape
+    ks, vs = side(k), side(v)
+    lse, m = np.empty((n, heads), np.float32), np.empty((n, width), np.float32)
+    # Products of one phase lie one after the other.
+    flat, split = np.empty(n * (heads + 2 * n_kv) * dims, np.float32), (n * heads * dims, n * (heads + n_kv) * dims)
+    q = flat[: split[0]].reshape(n, heads, dims)
+    turns = [np.ascontiguousarray(a, np.float32) for a in (angles.cos, angles.sin)]
+    cells = [np.ascontiguousarray(a, np.int32) for a in (slots.blocks, slots.offsets)]
+    segs, partial = segment_arrays(segments), partial_states(segments, heads, vs)
+    job, size = np.empty(SIZE, np.int64), attention_memory(n, heads, ks, vs)
+    fill(job, q, q, lse, partial, segs, ks, vs, lse)
+    _fill(job, m, flat[split[0] : split[1]], flat[split[1] :], *turns, *cells)
+    job[WORK_BYTES], job[WINDOW], job[INTERLEAVED] = size, window, angles.interleaved
+    job[FOLD], job[APPEND], job[ATTEND] = entry(fold_unit, 4), entry(append_cell, 6), entry(attend_phases, 5)
+    kept = (partial, lse, m, flat, turns, cells, segs)
+    _STEPS[segments] = made = _Step(slots, angles, (k.geom, v.geom), shape, job, address(job), size, kept)
+    return made
 
 
 def attention_block(
@@ -207,23 +268,12 @@ def attention_block(
     """Add the attention branch to h [R, E] in place, after writing the rows' K and V to `slots`."""
     if h.dtype != np.float32 or not h.flags.c_contiguous:
         raise TypeError("attention_block adds to h in place: it must be C-contiguous float32")
-    (n, width), heads, dims = h.shape, w.n_heads, w.head_dim
-    ks, vs, prepared = side(kv.k), side(kv.v), _prepared(w, activations)
-    partial, lse, m = partial_states(segments, heads, vs), np.empty((n, heads), np.float32), np.empty_like(h)
-    q, k, v = (np.empty((n, x, dims), np.float32) for x in (heads, w.n_kv, w.n_kv))
-    job = np.empty(SIZE, np.int64)
-    blocks, offsets = (np.ascontiguousarray(a, np.int32) for a in (slots.blocks, slots.offsets))
-    cos, sin = (np.ascontiguousarray(a, np.float32) for a in (angles.cos, angles.sin))
-    # The kernel sees addresses only: these names keep the arrays alive until it is done.
-    segs = segment_arrays(segments)
-    fill(job, q, q, lse, partial, segs, ks, vs, prepared[2])
-    _fill(job, h, m, k, v, prepared, cos, sin, blocks, offsets)
-    size = attention_memory(n, heads, ks, vs)
+    n, width = h.shape
+    prepared = _prepared(w, activations)
+    step = _step(segments, slots, angles, kv, (n, width, w.n_heads, w.n_kv, w.head_dim, w.window))
     team = TEAM
     with team.lock:
-        shared = team.workers * SCRATCH
-        memory = team.memory(shared + team.workers * size + 2 * n * max(width, w.wo.cols))
-        job[SCRATCHES], job[WORK], job[Q8] = memory, memory + shared, memory + shared + team.workers * size
-        job[WORK_BYTES], job[WINDOW], job[INTERLEAVED] = size, w.window, angles.interleaved
-        job[FOLD], job[APPEND], job[ATTEND] = entry(fold_unit, 4), entry(append_cell, 6), entry(attend_phases, 5)
-        team.run(entry(block_phases, 4), address(job))
+        workers = team.workers
+        memory = team.memory(workers * (SCRATCH + step.work) + copies(n, workers) * 6 * n * max(width, w.wo.cols))
+        _turn_to(step.job, h, kv.k.fields["data"], kv.v.fields["data"], prepared, memory, workers)
+        team.run(entry(block_phases, 4), step.address)

@@ -10,7 +10,7 @@ from polykv.fast.cpu.entry import entry
 from polykv.fast.cpu.linear import address
 from polykv.fast.cpu.linear_code import code
 from polykv.fast.cpu.linear_product import SCRATCH
-from polykv.fast.cpu.linear_team import norm_phase, product_phase
+from polykv.fast.cpu.linear_team import copies, copy_of, norm_phase, product_phase
 from polykv.fast.cpu.linear_types import slot, takes_q8
 from polykv.fast.cpu.simd import get_f64
 from polykv.fast.cpu.team import TEAM, claim, finish_and_claim, wait
@@ -32,19 +32,19 @@ def _softcap(desk: int, phase: int, y: int, n: int, cap: float) -> None:
     wait(desk, phase, -(-n // CHUNK))
 
 
-# The integers of a job; EPS and CAP are float64.
+# The integers of a job; the first four are the matrix (`linear_team`), EPS and CAP are float64.
 CODE, WEIGHTS, ROWS, COLS, NORM, H, N, Y, MEMORY, EPS, CAP = range(11)
 
 
 @kernel()
 def _body(job: int, desk: int, worker: int, workers: int) -> None:
-    code, rows, cols, n, y = slot(job, CODE), slot(job, ROWS), slot(job, COLS), slot(job, N), slot(job, Y)
+    rows, cols, n, y = slot(job, ROWS), slot(job, COLS), slot(job, N), slot(job, Y)
     cap, scratch = np.float32(get_f64(job + 8 * CAP)), slot(job, MEMORY) + worker * SCRATCH
-    x = slot(job, MEMORY) + workers * SCRATCH
-    x8 = x + 4 * cols * n if takes_q8(code) else 0
-    norm_phase(desk, 0, slot(job, H), cols, slot(job, NORM), get_f64(job + 8 * EPS), n, x, x8)
-    at, pitch = (x8, 2 * cols) if x8 != 0 else (x, 4 * cols)
-    product_phase(desk, 1, workers, code, slot(job, WEIGHTS), rows, cols, at, pitch, n, y, 4 * rows, scratch)
+    x = copy_of(slot(job, MEMORY) + workers * SCRATCH, 6 * cols * n, n, worker)
+    x8 = x + 4 * cols * n
+    integers = takes_q8(slot(job, CODE))
+    norm_phase(desk, 0, slot(job, H), cols, slot(job, NORM), get_f64(job + 8 * EPS), n, x, x8 if integers else 0)
+    product_phase(desk, 1, workers, job, 1, x, x8, n, y, 0, 0, scratch)
     if cap > 0:
         _softcap(desk, 2, y, rows * n, cap)
 
@@ -59,7 +59,7 @@ def head(h: F32, w: HeadWeights, *, activations: Activations, out: F32 | None = 
     direct = y if y.flags.c_contiguous and y.dtype == np.float32 else np.empty(y.shape, np.float32)
     team = TEAM
     with team.lock:
-        memory = team.memory(team.workers * SCRATCH + 6 * cols * n)
+        memory = team.memory(team.workers * SCRATCH + copies(n, team.workers) * 6 * cols * n)
         weights = (code(w.out.type, activations), address(w.out.data), w.out.rows, cols, address(w.norm))
         job = np.array((*weights, address(h), n, address(direct), memory, 0, 0), np.int64)
         job.view(np.float64)[EPS:] = w.eps, w.softcap

@@ -4,7 +4,9 @@
     linear_types.py     what kernels must know of each storage type; linear_code.py builds that table
     linear_unpack*.py   8 weight rows: packed bytes -> codes and scales, transposed; linear_plain.py for float types
     linear_q8.py        integer products of such a tile
+    linear_few.py       the same for few rows, without storing the tile
     linear_float.py     float products of such a tile
+    linear_ahead.py     weights asked for before they are needed
     linear_product.py   `product`: a range of weight rows times all activation rows
     linear_team.py      phases of a job of the team: `quantize_phase`, `product_phase`
     linear.py           the operation
@@ -23,7 +25,7 @@ from polykv.fast.cpu._jit import kernel
 from polykv.fast.cpu.entry import entry
 from polykv.fast.cpu.linear_code import code
 from polykv.fast.cpu.linear_product import SCRATCH
-from polykv.fast.cpu.linear_team import product_phase, quantize_phase
+from polykv.fast.cpu.linear_team import copies, copy_of, product_phase, quantize_phase
 from polykv.fast.cpu.linear_types import slot, takes_q8
 from polykv.fast.cpu.simd import addr
 from polykv.fast.cpu.team import TEAM
@@ -38,19 +40,17 @@ def address(array: Any) -> Any:
     return addr(array)
 
 
-# The integers of a job.
+# The integers of a job; the first four are the matrix (`linear_team`).
 CODE, WEIGHTS, ROWS, COLS, X, N, Y, MEMORY = range(8)
 
 
 @kernel()
 def _body(job: int, desk: int, worker: int, workers: int) -> None:
-    code, cols, n, x, memory = slot(job, CODE), slot(job, COLS), slot(job, N), slot(job, X), slot(job, MEMORY)
-    scratch, pitch, rows = memory + worker * SCRATCH, 4 * cols, slot(job, ROWS)
-    if takes_q8(code):
-        q8 = memory + workers * SCRATCH
-        quantize_phase(desk, 0, x, pitch, cols, n, q8)
-        x, pitch = q8, 2 * cols
-    product_phase(desk, 1, workers, code, slot(job, WEIGHTS), rows, cols, x, pitch, n, slot(job, Y), 4 * rows, scratch)
+    cols, n, x, memory = slot(job, COLS), slot(job, N), slot(job, X), slot(job, MEMORY)
+    scratch, q8 = memory + worker * SCRATCH, copy_of(memory + workers * SCRATCH, 2 * cols * n, n, worker)
+    if takes_q8(slot(job, CODE)):
+        quantize_phase(desk, 0, x, 4 * cols, cols, n, q8)
+    product_phase(desk, 1, workers, job, 1, x, q8, n, slot(job, Y), 0, 0, scratch)
 
 
 def linear(x: F32, w: QuantTensor, *, activations: Activations, out: F32 | None = None) -> F32:
@@ -67,7 +67,7 @@ def linear(x: F32, w: QuantTensor, *, activations: Activations, out: F32 | None 
     direct = y if y.flags.c_contiguous and y.dtype == np.float32 else np.empty(y.shape, np.float32)
     team = TEAM
     with team.lock:
-        memory = team.memory(team.workers * SCRATCH + 2 * cols * n)
+        memory = team.memory(team.workers * SCRATCH + copies(n, team.workers) * 2 * cols * n)
         kind = code(w.type, activations)
         job = np.array((kind, address(w.data), w.rows, cols, address(x), n, address(direct), memory), np.int64)
         team.run(entry(_body, 4), address(job))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from polykv.fast.cpu import linear_plain, linear_unpack, linear_unpack_k
+from polykv.fast.cpu import linear_few, linear_plain, linear_unpack, linear_unpack_k
 from polykv.fast.cpu.entry import entry
 from polykv.fast.cpu.linear_product import product_f32, product_q8
 from polykv.fast.cpu.linear_types import PLAIN, SLOTS, TRAITS
@@ -32,6 +32,15 @@ UNPACKERS: dict[WeightType, Any] = {
     WeightType.IQ4_XS: linear_unpack_k.iq4_xs,
 }
 
+FEW_ROWS: dict[WeightType, Any] = {
+    WeightType.Q4_0: linear_few.few_q4_0,
+    WeightType.Q4_1: linear_few.few_q4_1,
+    WeightType.Q5_0: linear_few.few_q5_0,
+    WeightType.Q5_1: linear_few.few_q5_1,
+    WeightType.Q8_0: linear_few.few_q8_0,
+    WeightType.IQ4_NL: linear_few.few_iq4_nl,
+}
+
 
 @cache
 def code(kind: WeightType, activations: Activations) -> int:
@@ -44,7 +53,8 @@ def _table(kind: WeightType, activations: Activations) -> npt.NDArray[np.int64]:
     flags, zero = TRAITS[kind]
     values, size = WEIGHT_BLOCK[kind]
     integers = activations == Activations.Q8 and not flags & PLAIN
-    product = entry(product_q8 if integers else product_f32, 12)
+    product = entry(product_q8 if integers else product_f32, 13)
+    few = entry(FEW_ROWS[kind], 10) if integers and kind in FEW_ROWS else 0
     table = np.zeros(SLOTS, np.int64)
-    table[:] = (product, entry(UNPACKERS[kind], 4), flags, zero, values, size, integers)
+    table[:] = (product, entry(UNPACKERS[kind], 4), flags, zero, values, size, integers, few)
     return table

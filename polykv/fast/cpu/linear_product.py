@@ -6,11 +6,13 @@ what `linear_code.code(type, activations)` gives in Python:
 
     slot(code, INTEGERS)                   does this product read int8 rows? then first, for every row:
     quantize_row(x, cols, q8)              float32 [cols] -> 2 * cols bytes
-    product(code, w, rows, cols, x, x_pitch, n, y, y_pitch, first, last, scratch)
+    product(code, w, rows, cols, x, x_pitch, n, y, y_pitch, first, last, then, scratch)
 
 x is the float32 or int8 rows, x_pitch their distance in bytes (2 * cols for packed int8 rows). first is a multiple of
-8; chunks may be any multiple of 8 rows of W. Row r of y depends on row r of x alone, bit for bit. A chunk may write
-elements of y outside [first, last) that belong to W's last 8 rows, with the values that they have anyway.
+8; chunks may be any multiple of 8 rows of W. then is the address of the weights that this worker will probably read
+next (see `linear_ahead`), 0 when that is unknown; it does not matter to the result. Row r of y depends on row r of x
+alone, bit for bit. A chunk may write elements of y outside [first, last) that belong to W's last 8 rows, with the
+values that they have anyway.
 """
 
 from __future__ import annotations
@@ -19,17 +21,19 @@ import numpy as np
 
 from polykv.fast.cpu._jit import kernel
 from polykv.fast.cpu.entry import invoke
+from polykv.fast.cpu.linear_ahead import ahead_of, ask
 from polykv.fast.cpu.linear_float import COLUMN_BYTES, COLUMNS, panel_f32, tile_f32
 from polykv.fast.cpu.linear_q8 import tile_q8
-from polykv.fast.cpu.linear_types import FLAGS, PANEL_BLOCK, PLAIN, PRODUCT, UNPACK, ZERO, packed_bytes, slot
+from polykv.fast.cpu.linear_types import FEW, FLAGS, PANEL_BLOCK, PLAIN, PRODUCT, UNPACK, ZERO, packed_bytes, slot
 from polykv.fast.cpu.q8 import BLOCK
-from polykv.fast.cpu.simd import get_f32, load_f, prefetch, put_f32, splat_f, store_f
+from polykv.fast.cpu.simd import get_f32, load_f, put_f32, splat_f, store_f
 
 # Blocks of 32 columns unpacked at a time (12 KB of codes and scales: they stay in the first-level cache), and rows of
 # activations that share them.
 BLOCKS, ROWS = 32, 128
-AHEAD = 1
-NOTHING, LINE = np.float32(0), 64
+# Up to so many rows are multiplied without storing what is unpacked, where a type has a kernel for that.
+FEW_ROWS = 3
+NOTHING = np.float32(0)
 # Places in the scratch memory: unpacked codes, sums, unpacked floats.
 SUMS = BLOCKS * PANEL_BLOCK
 FLOATS = SUMS + ROWS * COLUMN_BYTES
@@ -49,10 +53,11 @@ def product(
     y_pitch: int,
     first: int,
     last: int,
+    then: int,
     scratch: int,
 ) -> None:
     """Rows first .. last - 1 of W [rows, cols] at address w, times n rows at x, to columns of y (see above)."""
-    invoke(slot(code, PRODUCT), (code, w, rows, cols, x, x_pitch, n, y, y_pitch, first, last, scratch))
+    invoke(slot(code, PRODUCT), (code, w, rows, cols, x, x_pitch, n, y, y_pitch, first, last, then, scratch))
 
 
 @kernel()
@@ -68,9 +73,11 @@ def product_q8(
     y_pitch: int,
     first: int,
     last: int,
+    then: int,
     scratch: int,
 ) -> None:
     """`product` of int8 activations."""
+    few = slot(code, FEW) if n <= FEW_ROWS else 0
     pitch = packed_bytes(code, cols)
     for r in range(0, n, ROWS):
         m = min(ROWS, n - r)
@@ -78,16 +85,24 @@ def product_q8(
         if rows < 8:
             # Too few rows for a tile: each fills one alone.
             for i in range(first, last):
-                _tile_q8(code, w + i * pitch, 0, cols, xr, x_pitch, m, scratch)
+                _tile_q8(code, w + i * pitch, 0, cols, xr, x_pitch, m, 0, 0, scratch)
                 _store_one(scratch + SUMS, 32, m, yr + 4 * i, y_pitch)
         else:
-            if cols <= 32 * BLOCKS:
-                _prefetch_bytes(w + first * pitch, pitch * min(last - first, 8 * AHEAD))
+            size, ahead, end = packed_bytes(code, 8 * cols) // (cols // 32), w + first * pitch, w + last * pitch
+            near = min(ahead_of(8 * pitch), end - ahead)
+            ask(ahead, near)
+            ahead += near
             for i in range(first, last, 8):
                 # The last tile moves up to be whole; a row's result does not depend on its place in a tile.
                 t = min(i, rows - 8)
-                _tile_q8(code, w + t * pitch, pitch, cols, xr, x_pitch, m, scratch)
-                _store(scratch + SUMS, 32, m, yr + 4 * t, y_pitch)
+                if ahead >= end:
+                    ahead, end, size = then + ahead - end, 1 << 62, size if then != 0 else 0
+                if few != 0:
+                    invoke(few, (w + t * pitch, pitch, cols // 32, xr, x_pitch, m, yr + 4 * t, y_pitch, ahead, size))
+                else:
+                    _tile_q8(code, w + t * pitch, pitch, cols, xr, x_pitch, m, ahead, size, scratch)
+                    _store(scratch + SUMS, 32, m, yr + 4 * t, y_pitch)
+                ahead += 8 * pitch
 
 
 @kernel()
@@ -103,6 +118,7 @@ def product_f32(
     y_pitch: int,
     first: int,
     last: int,
+    then: int,
     scratch: int,
 ) -> None:
     """`product` of float32 activations."""
@@ -138,32 +154,28 @@ def _store_one(sums: int, step: int, n: int, y: int, y_pitch: int) -> None:
 
 
 @kernel()
-def _tile_q8(code: int, w: int, pitch: int, cols: int, x: int, x_pitch: int, n: int, scratch: int) -> None:
-    """Sums [n, 8] of 8 rows at w in scratch."""
-    flags, zero, sums = slot(code, FLAGS), slot(code, ZERO), scratch + SUMS
+def _tile_q8(
+    code: int, w: int, pitch: int, cols: int, x: int, x_pitch: int, n: int, ahead: int, size: int, scratch: int
+) -> None:
+    """Sums [n, 8] of 8 rows at w in scratch; with every block, `size` bytes from `ahead` on are asked for."""
+    flags, zero, unpack, sums = slot(code, FLAGS), slot(code, ZERO), slot(code, UNPACK), scratch + SUMS
     for k in range(n):
         store_f(sums + 32 * k, splat_f(NOTHING))
-    for block in range(0, cols // 32, BLOCKS):
-        count = min(BLOCKS, cols // 32 - block)
-        at = w + packed_bytes(code, 32 * block)
-        ahead = at + packed_bytes(code, 32 * BLOCKS) if block + BLOCKS < cols // 32 else w + 8 * AHEAD * pitch
-        _prefetch(ahead, pitch, packed_bytes(code, 32 * count))
-        invoke(slot(code, UNPACK), (at, pitch, count, scratch))
-        tile_q8(flags, zero, scratch, count, x + BLOCK * block, x_pitch, n, sums)
-
-
-@kernel()
-def _prefetch_bytes(w: int, size: int) -> None:
-    for p in range(0, size, LINE):
-        prefetch(w + p)
+    blocks = cols // 32
+    while blocks > 0:
+        count = min(BLOCKS, blocks)
+        invoke(unpack, (w, pitch, count, scratch))
+        tile_q8(flags, zero, scratch, count, x, x_pitch, n, sums, ahead, size)
+        blocks -= count
+        if blocks > 0:
+            w, x, ahead = w + packed_bytes(code, 32 * BLOCKS), x + BLOCK * BLOCKS, ahead + size * BLOCKS
 
 
 @kernel()
 def _prefetch(w: int, pitch: int, size: int) -> None:
     """Ask for `size` bytes of 8 rows: rows are too short and too many for the processor to foresee them."""
     for r in range(8):
-        for p in range(0, size, LINE):
-            prefetch(w + r * pitch + p)
+        ask(w + r * pitch, size)
 
 
 @kernel()

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from polykv.fast.cpu._jit import kernel
+from polykv.fast.cpu.linear_ahead import ask
 from polykv.fast.cpu.linear_types import HALVES, MINIMUM, PANEL_A, PANEL_B, PANEL_BLOCK, WIDE
 from polykv.fast.cpu.q8 import BLOCK
 from polykv.fast.cpu.simd import get_f32, get_i32, load_f, splat_f, store_f
@@ -20,15 +21,20 @@ from polykv.fast.cpu.simd_weights import dots1, dots1_half, dots1_wide, dots4, d
 
 
 @kernel()
-def tile_q8(flags: int, zero: int, panel: int, blocks: int, x: int, pitch: int, n: int, sums: int) -> None:
-    """Add the products of `blocks` panel blocks with n rows at x (`pitch` bytes apart) to sums float32 [n, 8]."""
+def tile_q8(
+    flags: int, zero: int, panel: int, blocks: int, x: int, pitch: int, n: int, sums: int, ahead: int, size: int
+) -> None:
+    """Add the products of `blocks` panel blocks with n rows at x (`pitch` bytes apart) to sums float32 [n, 8].
+
+    With every block of the first rows `size` bytes of memory are asked for, from `ahead` on.
+    """
     r = 0
     while r + 4 <= n:
-        _four(flags, zero, panel, blocks, x, pitch, sums)
-        r, x, sums = r + 4, x + 4 * pitch, sums + 128
+        _four(flags, zero, panel, blocks, x, pitch, sums, ahead, size)
+        r, x, sums, size = r + 4, x + 4 * pitch, sums + 128, 0
     while r < n:
-        _one(flags, zero, panel, blocks, x, sums)
-        r, x, sums = r + 1, x + pitch, sums + 32
+        _one(flags, zero, panel, blocks, x, sums, ahead, size)
+        r, x, sums, size = r + 1, x + pitch, sums + 32, 0
 
 
 @kernel()
@@ -38,9 +44,11 @@ def _scaled(total: Any, a: Any, d: int, acc: Any) -> Any:
 
 
 @kernel()
-def _one(flags: int, zero: int, w: int, blocks: int, x: int, sums: int) -> None:
+def _one(flags: int, zero: int, w: int, blocks: int, x: int, sums: int, ahead: int, size: int) -> None:
     acc = load_f(sums)
     for _ in range(blocks):
+        ask(ahead, size)
+        ahead += size
         if flags & HALVES:
             for h in range(2):
                 total = dots1_half(w + 128 * h, x + 16 * h, -zero * get_i32(x + 44 + 4 * h))
@@ -59,9 +67,11 @@ def _one(flags: int, zero: int, w: int, blocks: int, x: int, sums: int) -> None:
 
 
 @kernel()
-def _four(flags: int, zero: int, w: int, blocks: int, x: int, pitch: int, sums: int) -> None:
+def _four(flags: int, zero: int, w: int, blocks: int, x: int, pitch: int, sums: int, ahead: int, size: int) -> None:
     a0, a1, a2, a3 = load_f(sums), load_f(sums + 32), load_f(sums + 64), load_f(sums + 96)
     for _ in range(blocks):
+        ask(ahead, size)
+        ahead += size
         x1, x2, x3 = x + pitch, x + 2 * pitch, x + 3 * pitch
         if flags & HALVES:
             for h in range(2):

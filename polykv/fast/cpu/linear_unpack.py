@@ -12,6 +12,8 @@ of row 0, `pitch` the bytes from row to row (0 repeats one row).
 
 from __future__ import annotations
 
+from typing import Any
+
 from polykv.fast.cpu._jit import kernel
 from polykv.fast.cpu.linear_types import PANEL_A, PANEL_B, PANEL_BLOCK
 from polykv.fast.cpu.simd import store_f
@@ -31,76 +33,94 @@ from polykv.fast.cpu.simd_weights import (
 NIBBLES = 0x0F0F0F0F
 
 
+@kernel(inlined=True)
+def put(panel: int, tile: Any) -> None:
+    """One block to the panel."""
+    store4(panel, tile[0])
+    store4(panel + 128, tile[1])
+    store_f(panel + PANEL_A, tile[2])
+    store_f(panel + PANEL_B, tile[3])
+
+
+@kernel(inlined=True)
+def q4_0_tile(src: int, pitch: int) -> Any:
+    """d @0, nibbles [16] @2: value j low, value j + 16 high."""
+    q, d = gather16(src + 2, pitch), low_half(gather2(src, pitch))
+    return field4(q, 0, NIBBLES), field4(q, 4, NIBBLES), d, d
+
+
+@kernel(inlined=True)
+def q4_1_tile(src: int, pitch: int) -> Any:
+    """d @0, m @2, nibbles [16] @4."""
+    q, dm = gather16(src + 4, pitch), gather4(src, pitch)
+    return field4(q, 0, NIBBLES), field4(q, 4, NIBBLES), low_half(dm), high_half(dm)
+
+
+@kernel(inlined=True)
+def q5_0_tile(src: int, pitch: int) -> Any:
+    """d @0, fifth bits uint32 @2, nibbles [16] @6."""
+    q, h, d = gather16(src + 6, pitch), fifth_bits(gather4(src + 2, pitch)), low_half(gather2(src, pitch))
+    return join4(field4(q, 0, NIBBLES), h[:4], 4), join4(field4(q, 4, NIBBLES), h[4:], 4), d, d
+
+
+@kernel(inlined=True)
+def q5_1_tile(src: int, pitch: int) -> Any:
+    """d @0, m @2, fifth bits uint32 @4, nibbles [16] @8."""
+    q, h, dm = gather16(src + 8, pitch), fifth_bits(gather4(src + 4, pitch)), gather4(src, pitch)
+    return join4(field4(q, 0, NIBBLES), h[:4], 4), join4(field4(q, 4, NIBBLES), h[4:], 4), low_half(dm), high_half(dm)
+
+
+@kernel(inlined=True)
+def q8_0_tile(src: int, pitch: int) -> Any:
+    """d @0, int8 codes [32] @2."""
+    d = low_half(gather2(src, pitch))
+    return biased4(gather16(src + 2, pitch)), biased4(gather16(src + 18, pitch)), d, d
+
+
+@kernel(inlined=True)
+def iq4_nl_tile(src: int, pitch: int) -> Any:
+    """d @0, nibbles [16] @2."""
+    q, d = gather16(src + 2, pitch), low_half(gather2(src, pitch))
+    return iq4_codes(field4(q, 0, NIBBLES)), iq4_codes(field4(q, 4, NIBBLES)), d, d
+
+
 @kernel()
 def q4_0(src: int, pitch: int, blocks: int, panel: int) -> None:
-    """d @0, nibbles [16] @2: value j low, value j + 16 high."""
-    for _ in range(blocks):
-        q = gather16(src + 2, pitch)
-        store4(panel, field4(q, 0, NIBBLES))
-        store4(panel + 128, field4(q, 4, NIBBLES))
-        store_f(panel + PANEL_A, low_half(gather2(src, pitch)))
-        src += 18
-        panel += PANEL_BLOCK
+    """Blocks of 18 bytes."""
+    for i in range(blocks):
+        put(panel + PANEL_BLOCK * i, q4_0_tile(src + 18 * i, pitch))
 
 
 @kernel()
 def q4_1(src: int, pitch: int, blocks: int, panel: int) -> None:
-    """d @0, m @2, nibbles [16] @4."""
-    for _ in range(blocks):
-        q = gather16(src + 4, pitch)
-        store4(panel, field4(q, 0, NIBBLES))
-        store4(panel + 128, field4(q, 4, NIBBLES))
-        dm = gather4(src, pitch)
-        store_f(panel + PANEL_A, low_half(dm))
-        store_f(panel + PANEL_B, high_half(dm))
-        src += 20
-        panel += PANEL_BLOCK
+    """Blocks of 20 bytes."""
+    for i in range(blocks):
+        put(panel + PANEL_BLOCK * i, q4_1_tile(src + 20 * i, pitch))
 
 
 @kernel()
 def q5_0(src: int, pitch: int, blocks: int, panel: int) -> None:
-    """d @0, fifth bits uint32 @2, nibbles [16] @6."""
-    _five(src, pitch, blocks, panel, 0)
+    """Blocks of 22 bytes."""
+    for i in range(blocks):
+        put(panel + PANEL_BLOCK * i, q5_0_tile(src + 22 * i, pitch))
 
 
 @kernel()
 def q5_1(src: int, pitch: int, blocks: int, panel: int) -> None:
-    """d @0, m @2, fifth bits uint32 @4, nibbles [16] @8."""
-    _five(src, pitch, blocks, panel, 2)
-
-
-@kernel()
-def _five(src: int, pitch: int, blocks: int, panel: int, with_min: int) -> None:
-    """with_min is the size of m: 0 or 2. Without m, what lands in the unused minimums does not matter."""
-    for _ in range(blocks):
-        q, h = gather16(src + 6 + with_min, pitch), fifth_bits(gather4(src + 2 + with_min, pitch))
-        store4(panel, join4(field4(q, 0, NIBBLES), h[:4], 4))
-        store4(panel + 128, join4(field4(q, 4, NIBBLES), h[4:], 4))
-        dm = gather4(src, pitch)
-        store_f(panel + PANEL_A, low_half(dm))
-        store_f(panel + PANEL_B, high_half(dm))
-        src += 22 + with_min
-        panel += PANEL_BLOCK
+    """Blocks of 24 bytes."""
+    for i in range(blocks):
+        put(panel + PANEL_BLOCK * i, q5_1_tile(src + 24 * i, pitch))
 
 
 @kernel()
 def q8_0(src: int, pitch: int, blocks: int, panel: int) -> None:
-    """d @0, int8 codes [32] @2."""
-    for _ in range(blocks):
-        store4(panel, biased4(gather16(src + 2, pitch)))
-        store4(panel + 128, biased4(gather16(src + 18, pitch)))
-        store_f(panel + PANEL_A, low_half(gather2(src, pitch)))
-        src += 34
-        panel += PANEL_BLOCK
+    """Blocks of 34 bytes."""
+    for i in range(blocks):
+        put(panel + PANEL_BLOCK * i, q8_0_tile(src + 34 * i, pitch))
 
 
 @kernel()
 def iq4_nl(src: int, pitch: int, blocks: int, panel: int) -> None:
-    """d @0, nibbles [16] @2."""
-    for _ in range(blocks):
-        q = gather16(src + 2, pitch)
-        store4(panel, iq4_codes(field4(q, 0, NIBBLES)))
-        store4(panel + 128, iq4_codes(field4(q, 4, NIBBLES)))
-        store_f(panel + PANEL_A, low_half(gather2(src, pitch)))
-        src += 18
-        panel += PANEL_BLOCK
+    """Blocks of 18 bytes."""
+    for i in range(blocks):
+        put(panel + PANEL_BLOCK * i, iq4_nl_tile(src + 18 * i, pitch))

@@ -1,6 +1,6 @@
 """h += post_norm(Wdown glu(Wgate m, Wup m)), m = rms_norm(h): one job of the team (twin of `polykv.ref.composites`).
 
-    phase 0   rms_norm of the rows, and their int8 form
+    phase 0   rms_norm of the rows, and their int8 form (few rows: every worker for itself)
     phase 1   for a group of features: gate, up, glu, and the int8 form of the result, while they are in the cache
     phase 2   down, for a group of outputs; without post norm also the sum with h
     phase 3   post norm and sum, row by row
@@ -10,6 +10,7 @@ Every step is the row function that the operation of that name uses: the result 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -20,10 +21,21 @@ from polykv.fast.cpu.attend_views import floats
 from polykv.fast.cpu.entry import entry
 from polykv.fast.cpu.glu import glu_row
 from polykv.fast.cpu.linear import address
+from polykv.fast.cpu.linear_ahead import wait_asking
 from polykv.fast.cpu.linear_code import code
 from polykv.fast.cpu.linear_product import SCRATCH, product
-from polykv.fast.cpu.linear_team import norm_phase, row_chunk, weight_chunk
-from polykv.fast.cpu.linear_types import slot, takes_q8
+from polykv.fast.cpu.linear_team import (
+    NEAR,
+    add_row,
+    beginning,
+    copies,
+    copy_of,
+    norm_phase,
+    product_phase,
+    row_chunk,
+    weight_chunk,
+)
+from polykv.fast.cpu.linear_types import packed_bytes, slot, takes_q8
 from polykv.fast.cpu.norm import rms_row
 from polykv.fast.cpu.q8 import quantize_row
 from polykv.fast.cpu.simd import get_f64
@@ -34,12 +46,14 @@ from polykv.types import F32, Activations, Glu, MlpWeights
 VALUES, MARGIN = 1 << 14, 8
 HALF = 4 * (VALUES + 128 * MARGIN)
 PER_WORKER = SCRATCH + 2 * HALF
-# The integers that kernels read of the weights.
-GATE, GATE_AT, UP, UP_AT, DOWN, DOWN_AT, NORM, POST, GELU, WIDTH, HIDDEN = range(11)
+# The integers that kernels read of the weights; four of them, from DOWN on, are a matrix (`linear_team`).
+GATE, GATE_AT, UP, UP_AT, DOWN, DOWN_AT, WIDTH, HIDDEN, NORM, POST, GELU = range(11)
 
 
 @kernel()
-def _hidden(desk: int, phase: int, workers: int, t: int, x: int, x8: int, n: int, act: int, scratch: int) -> None:
+def _hidden(
+    desk: int, phase: int, worker: int, workers: int, t: int, x: int, x8: int, n: int, act: int, scratch: int
+) -> None:
     """act = glu(Wgate x, Wup x), as int8 rows or float32 rows, whichever the down matrix reads."""
     width, hidden = slot(t, WIDTH), slot(t, HIDDEN)
     integers, gelu = takes_q8(slot(t, DOWN)), slot(t, GELU) != 0
@@ -48,15 +62,21 @@ def _hidden(desk: int, phase: int, workers: int, t: int, x: int, x8: int, n: int
     group = min(-(-weight_chunk(hidden, 2 * width, n, workers) // 32) * 32, VALUES // step // 32 * 32)
     groups, chunks = -(-hidden // group), -(-hidden // group) * -(-n // step)
     pitch, gate, up = 4 * (group + MARGIN), scratch + SCRATCH + 4 * MARGIN, scratch + SCRATCH + HALF + 4 * MARGIN
+    after = beginning(t + 8 * DOWN, 1, n, worker, workers)
+    gate_row, up_row = packed_bytes(slot(t, GATE), width), packed_bytes(slot(t, UP), width)
     chunk = claim(desk, phase)
     while chunk < chunks:
         r, first = chunk // groups * step, chunk % groups * group
         m, last = min(step, n - r), min(first + group, hidden)
+        # See `product_phase`.
+        upcoming = chunk + workers
+        later = slot(t, GATE_AT) + upcoming % groups * group * gate_row if upcoming < chunks else after
         for part in range(2):
             code, w, to = slot(t, GATE + 2 * part), slot(t, GATE_AT + 2 * part), up if part else gate
             x_pitch = 2 * width if takes_q8(code) else 4 * width
             at = (x8 if takes_q8(code) else x) + r * x_pitch
-            product(code, w, hidden, width, at, x_pitch, m, to - 4 * first, pitch, first, last, scratch)
+            then = later if part else slot(t, UP_AT) + first * up_row
+            product(code, w, hidden, width, at, x_pitch, m, to - 4 * first, pitch, first, last, then, scratch)
         count = last - first
         for k in range(m):
             g, u = floats(gate + k * pitch, count), floats(up + k * pitch, count)
@@ -66,35 +86,7 @@ def _hidden(desk: int, phase: int, workers: int, t: int, x: int, x8: int, n: int
             else:
                 glu_row(g, u, gelu, floats(act + 4 * hidden * (r + k) + 4 * first, count))
         chunk = finish_and_claim(desk, phase)
-    wait(desk, phase, chunks)
-
-
-@kernel()
-def _down(desk: int, phase: int, workers: int, t: int, act: int, n: int, y: int, h: int, scratch: int) -> None:
-    """y = Wdown act, and h += y where no post norm comes between."""
-    width, hidden, code = slot(t, WIDTH), slot(t, HIDDEN), slot(t, DOWN)
-    pitch = 2 * hidden if takes_q8(code) else 4 * hidden
-    step, group = row_chunk(hidden, n), weight_chunk(width, hidden, n, workers)
-    groups, chunks = -(-width // group), -(-width // group) * -(-n // step)
-    chunk = claim(desk, phase)
-    while chunk < chunks:
-        r, first = chunk // groups * step, chunk % groups * group
-        m, last = min(step, n - r), min(first + group, width)
-        to = y + 4 * width * r
-        product(code, slot(t, DOWN_AT), width, hidden, act + r * pitch, pitch, m, to, 4 * width, first, last, scratch)
-        if slot(t, POST) == 0:
-            for k in range(r, r + m):
-                add_row(h + 4 * (width * k + first), y + 4 * (width * k + first), last - first)
-        chunk = finish_and_claim(desk, phase)
-    wait(desk, phase, chunks)
-
-
-@kernel()
-def add_row(h: int, y: int, n: int) -> None:
-    """h += y."""
-    a, b = floats(h, n), floats(y, n)
-    for i in range(n):
-        a[i] += b[i]
+    wait_asking(desk, phase, chunks, after, NEAR)
 
 
 @kernel()
@@ -118,29 +110,46 @@ TABLE, H, N, MEMORY, EPS = range(5)
 @kernel()
 def _body(job: int, desk: int, worker: int, workers: int) -> None:
     t, h, n, memory, eps = slot(job, TABLE), slot(job, H), slot(job, N), slot(job, MEMORY), get_f64(job + 8 * EPS)
-    width, scratch, x = slot(t, WIDTH), memory + worker * PER_WORKER, memory + workers * PER_WORKER
-    x8, y = x + 4 * width * n, x + 6 * width * n
+    width, scratch, y = slot(t, WIDTH), memory + worker * PER_WORKER, memory + workers * PER_WORKER
     act = y + 4 * width * n
+    x = copy_of(act + 4 * slot(t, HIDDEN) * n, 6 * width * n, n, worker)
+    x8 = x + 4 * width * n
     integers = takes_q8(slot(t, GATE)) or takes_q8(slot(t, UP))
     norm_phase(desk, 0, h, width, slot(t, NORM), eps, n, x, x8 if integers else 0)
-    _hidden(desk, 1, workers, t, x, x8, n, act, scratch)
-    _down(desk, 2, workers, t, act, n, y, h, scratch)
+    _hidden(desk, 1, worker, workers, t, x, x8, n, act, scratch)
+    product_phase(desk, 2, workers, t + 8 * DOWN, 1, act, act, n, y, h if slot(t, POST) == 0 else 0, 0, scratch)
     if slot(t, POST) != 0:
         _post(desk, 3, t, eps, n, y, h)
 
 
-# Tables of weights that are in use, per kind of activations: a memo, as in `attention_block`, gone with the weights.
-_TABLES: WeakKeyDictionary[MlpWeights, dict[Activations, npt.NDArray[np.int64]]] = WeakKeyDictionary()
+@dataclass(frozen=True, eq=False, slots=True)
+class _Prepared:
+    """The table of weights, the job that names it, and both addresses that a call needs."""
+
+    table: npt.NDArray[np.int64]
+    job: npt.NDArray[np.int64]
+    address: int
+    body: int
 
 
-def _table(w: MlpWeights, activations: Activations) -> npt.NDArray[np.int64]:
-    tables = _TABLES.setdefault(w, {})
-    if activations not in tables:
+# Of weights that are in use, per kind of activations: a memo, as in `attention_block`, gone with the weights. Jobs are
+# written and run under the team's lock.
+_PREPARED: WeakKeyDictionary[MlpWeights, dict[Activations, _Prepared]] = WeakKeyDictionary()
+
+
+def _prepared(w: MlpWeights, activations: Activations) -> _Prepared:
+    found = _PREPARED.get(w)
+    if found is None:
+        found = _PREPARED[w] = {}
+    if activations not in found:
         values = [v for m in (w.gate, w.up, w.down) for v in (code(m.type, activations), address(m.data))]
         post = 0 if w.post_norm is None else address(w.post_norm)
-        values += [address(w.norm), post, w.glu == Glu.GELU_TANH, w.down.rows, w.down.cols]
-        tables[activations] = np.array(values, np.int64)
-    return tables[activations]
+        values += [w.down.rows, w.down.cols, address(w.norm), post, w.glu == Glu.GELU_TANH]
+        table = np.array(values, np.int64)
+        job = np.array((address(table), 0, 0, 0, 0), np.int64)
+        job.view(np.float64)[EPS] = w.eps
+        found[activations] = _Prepared(table, job, address(job), entry(_body, 4))
+    return found[activations]
 
 
 def mlp_block(h: F32, w: MlpWeights, *, activations: Activations) -> None:
@@ -148,9 +157,8 @@ def mlp_block(h: F32, w: MlpWeights, *, activations: Activations) -> None:
     n, width = h.shape
     if h.dtype != np.float32 or not h.flags.c_contiguous or width != w.gate.cols:
         raise ValueError(f"h must be C-contiguous float32 [R, {w.gate.cols}], because it is changed in place")
-    team = TEAM
+    made, hidden, team = _prepared(w, activations), w.down.cols, TEAM
     with team.lock:
-        memory = team.memory(team.workers * PER_WORKER + n * (10 * width + 4 * w.down.cols))
-        job = np.array((address(_table(w, activations)), address(h), n, memory, 0), np.int64)
-        job.view(np.float64)[EPS] = w.eps
-        team.run(entry(_body, 4), address(job))
+        rows = n * 4 * (width + hidden) + copies(n, team.workers) * n * 6 * width
+        made.job[H:EPS] = address(h), n, team.memory(team.workers * PER_WORKER + rows)
+        team.run(made.body, made.address)

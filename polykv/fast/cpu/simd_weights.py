@@ -222,3 +222,21 @@ def _dots(rows: int, columns: int, wide: bool) -> Any:
 
 dots1, dots1_half, dots1_wide = _dots(1, 32, False), _dots(1, 16, False), _dots(1, 32, True)
 dots4, dots4_half, dots4_wide = _dots(4, 32, False), _dots(4, 16, False), _dots(4, 32, True)
+
+
+def _dot(wide: bool) -> Any:
+    def dot(b: Any, low: Any, high: Any, x: Any, start: Any) -> Any:
+        # Two sums: in one, every step would wait for the one before.
+        sums = [spread(b, start), const(I32X8, 0)]
+        for k, quad in enumerate((low, high)):
+            for i in (0, 2):
+                at = b.add(x, I64(16 * k + 4 * i))
+                acts = [b.bitcast(spread(b, read(b, b.add(at, I64(4 * j)), I32)), I8X32) for j in (0, 1)]
+                sums[k] = _step(b, [sums[k]], [b.bitcast(q, I8X32) for q in quad[i : i + 2]], [acts], wide)[0]
+        return b.add(*sums)
+
+    dot.__doc__ = "Start value plus the products of 32 tile columns, codes of 16 and 16, with a row of int8 at x."
+    return op(Ints, Quad, Quad, Addr, types.int32)(dot)
+
+
+dot, dot_wide = _dot(False), _dot(True)

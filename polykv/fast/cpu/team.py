@@ -72,10 +72,16 @@ def finish_and_claim(desk: int, phase: int) -> Any:
 
 
 @kernel()
+def finished(desk: int, phase: int) -> Any:
+    """How many chunks of a phase are done."""
+    return atomic_load(desk + 2 * LINE * phase + LINE)
+
+
+@kernel()
 def wait(desk: int, phase: int, chunks: int) -> None:
     """Return when all `chunks` of a phase are done."""
     looks = 0
-    while atomic_load(desk + 2 * LINE * phase + LINE) < chunks:
+    while finished(desk, phase) < chunks:
         rest(looks)
         looks += 1
 
