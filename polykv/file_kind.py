@@ -27,7 +27,6 @@ class FileKind(Enum):
 
 
 _PREFIXES: tuple[tuple[bytes, FileKind], ...] = (
-    (b"GGUF", FileKind.GGUF),
     (b"version https://git-lfs", FileKind.LFS),
     (b"\x00\x00\x00\x00", FileKind.ZEROS),
     (b"FUGG", FileKind.SWAPPED),
@@ -52,6 +51,9 @@ def file_kind(head: bytes) -> FileKind:
     # First of all: the length of a header, little-endian, may begin with the bytes of any other kind.
     if head[6:9] == b"\0\0{":
         return FileKind.SAFETENSORS
+    # A text may begin with the magic, but hardly go on with a version number.
+    if head[:4] == b"GGUF" and b"\0" in head[4:8]:
+        return FileKind.GGUF
     for prefix, kind in _PREFIXES:
         if head.startswith(prefix):
             return kind

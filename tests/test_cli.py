@@ -107,7 +107,14 @@ def test_documents_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFix
     assert "not UTF-8" in run(capsys, "ask", str(tmp_path / "latin1.txt"), "-q", "x")[2]
     assert "empty" in run(capsys, "ask", str(tmp_path / "empty.txt"), "-q", "x")[2]
     assert run(capsys, "ask", str(tmp_path), "-q", "x")[0] == 2
-    for start, part in ((b"%PDF-1.4\n", "pdftotext"), (b"PK\x03\x04", "plain text"), (b"a\0b", "byte 1")):
+    for start, part in (
+        (b"%PDF-1.4\n", "a PDF: extract its text first, for example with pdftotext"),
+        (b"PK\x03\x04", "a zip archive: word processors write such files; save it as plain text"),
+        (b"\x1f\x8b", "a gzip-compressed file: decompress it"),
+        (b"GGUF\3\0\0\0", "a GGUF model file: -m takes it"),
+        (b"\x80\2\0\0\0\0\0\0{", "a safetensors file: --pool takes"),
+        (b"a\0b", "byte 1"),
+    ):
         (tmp_path / "binary").write_bytes(start + b"all ASCII")
         assert part in run(capsys, "ask", str(tmp_path / "binary"), "-q", "x")[2]
 

@@ -86,6 +86,10 @@ def test_the_length_of_a_header_may_look_like_another_kind(n: int) -> None:
     assert file_kind(head) is FileKind.SAFETENSORS
 
 
+def test_a_text_about_gguf_is_a_text() -> None:
+    assert file_kind(b"GGUF is a file format.") is FileKind.TEXT
+
+
 @pytest.mark.parametrize("cut", range(5))
 def test_text_may_end_inside_a_character(cut: int) -> None:
     head = ("x" * 60 + "\U0001f600").encode()[: 60 + cut]

@@ -24,6 +24,7 @@ from polykv.commands.options import (
 )
 from polykv.commands.output import Output
 from polykv.errors import ConfigError, PromptError
+from polykv.file_kind import FileKind, file_kind
 from polykv.report import megabytes
 
 if TYPE_CHECKING:
@@ -34,6 +35,14 @@ if TYPE_CHECKING:
 
 DEFAULT_ANSWER = 48
 DEFAULT_AGENTS = 3
+# Files that are taken for documents, and what to do with them.
+_NOT_TEXT = {
+    FileKind.PDF: "extract its text first, for example with pdftotext",
+    FileKind.ZIP: "word processors write such files; save it as plain text first",
+    FileKind.GZIP: "decompress it first",
+    FileKind.GGUF: "-m takes it",
+    FileKind.SAFETENSORS: "--pool takes the pools that --save wrote",
+}
 
 
 @click.command()
@@ -118,13 +127,11 @@ def read_document(name: str | None) -> str:
 
 def _check_is_text(name: str, raw: bytes) -> None:
     """Refuse what is no plain text although its bytes may be valid UTF-8."""
-    for start, kind in (
-        (b"%PDF-", "a PDF: extract its text first, for example with pdftotext"),
-        (b"PK\x03\x04", "a zip archive, as word processors write: save it as plain text first"),
-    ):
-        if raw.startswith(start):
-            raise PromptError(f"{name}: not a text but {kind}")
-    if b"\0" in raw and not raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+    kind = file_kind(raw[:64])
+    utf16 = raw.startswith((b"\xff\xfe", b"\xfe\xff"))
+    if kind in _NOT_TEXT:
+        raise PromptError(f"{name}: not a text but {kind.value}: {_NOT_TEXT[kind]}")
+    if b"\0" in raw and not utf16:
         raise PromptError(f"{name}: not a text: it has a zero byte (byte {raw.index(0)})")
 
 
