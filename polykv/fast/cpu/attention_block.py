@@ -160,13 +160,13 @@ def block_phases(job_address: int, desk: int, worker: int, workers: int) -> None
     x8, wo = x + 4 * rows * width, mats + 8 * 3 * MAT
     norm_phase(desk, 0, job[H], width, norms[0], eps, rows, x, x8 if _integers(job, 0, 3) else 0)
     after = beginning(wo, 1, rows, worker, workers)
-    product_phase(desk, 1, workers, mats, 3, x, x8, rows, job[Q], 0, after, scratch)
+    product_phase(desk, 1, workers, mats, 3, x, x8, rows, job[Q], 0, 0, after, scratch)
     _heads(job, desk, 2, eps)
     invoke(job[ATTEND], (job_address, desk, 3, worker, workers))
     # The queries were overwritten by the outputs of attention.
     if _integers(job, 3, 4):
         quantize_phase(desk, 5, job[Q], 4 * wide, wide, rows, x8)
-    product_phase(desk, 6, workers, wo, 1, job[Q], x8, rows, job[M], 0 if norms[3] else job[H], 0, scratch)
+    product_phase(desk, 6, workers, wo, 1, job[Q], x8, rows, job[M], 0 if norms[3] else job[H], after, 0, scratch)
     if norms[3]:
         _post(desk, 7, floats(job[H], (rows, width)), floats(job[M], (rows, width)), norms[3], eps)
 

@@ -44,7 +44,7 @@ def _body(job: int, desk: int, worker: int, workers: int) -> None:
     x8 = x + 4 * cols * n
     integers = takes_q8(slot(job, CODE))
     norm_phase(desk, 0, slot(job, H), cols, slot(job, NORM), get_f64(job + 8 * EPS), n, x, x8 if integers else 0)
-    product_phase(desk, 1, workers, job, 1, x, x8, n, y, 0, 0, scratch)
+    product_phase(desk, 1, workers, job, 1, x, x8, n, y, 0, 0, 0, scratch)
     if cap > 0:
         _softcap(desk, 2, y, rows * n, cap)
 

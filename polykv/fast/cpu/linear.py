@@ -50,7 +50,7 @@ def _body(job: int, desk: int, worker: int, workers: int) -> None:
     scratch, q8 = memory + worker * SCRATCH, copy_of(memory + workers * SCRATCH, 2 * cols * n, n, worker)
     if takes_q8(slot(job, CODE)):
         quantize_phase(desk, 0, x, 4 * cols, cols, n, q8)
-    product_phase(desk, 1, workers, job, 1, x, q8, n, slot(job, Y), 0, 0, scratch)
+    product_phase(desk, 1, workers, job, 1, x, q8, n, slot(job, Y), 0, 0, 0, scratch)
 
 
 def linear(x: F32, w: QuantTensor, *, activations: Activations, out: F32 | None = None) -> F32:

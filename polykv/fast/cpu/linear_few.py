@@ -21,9 +21,10 @@ from polykv.fast.cpu.linear_ahead import ask
 from polykv.fast.cpu.linear_unpack import iq4_nl_tile, q4_0_tile, q4_1_tile, q5_0_tile, q5_1_tile, q8_0_tile
 from polykv.fast.cpu.q8 import BLOCK
 from polykv.fast.cpu.simd import get_f32, get_i32, load_f, splat_f, store_f
-from polykv.fast.cpu.simd_math import fma, mul_f, to_f
-from polykv.fast.cpu.simd_weights import BIAS, dot, dot_wide
+from polykv.fast.cpu.simd_math import fma, high_half, low_half, mul_f, to_f
+from polykv.fast.cpu.simd_weights import BIAS, dot, dot_nibbles, dot_wide, field4, gather16, upper4
 
+NIBBLES = 0x0F0F0F0F
 NOTHING = np.float32(0)
 
 
@@ -35,6 +36,12 @@ def _add(tile: Any, wide: bool, minimum: bool, zero: int, x: int, acc: Any) -> A
     total = dot_wide(low, high, x, start) if wide else dot(low, high, x, start)
     acc = fma(to_f(total), mul_f(a, splat_f(get_f32(x + 32))), acc)
     return fma(b, splat_f(get_f32(x + 40)), acc) if minimum else acc
+
+
+@kernel()
+def _clear(n: int, y: int, y_pitch: int) -> None:
+    for r in range(n):
+        store_f(y + r * y_pitch, splat_f(NOTHING))
 
 
 @kernel(inlined=True)
@@ -55,18 +62,15 @@ def _few(
     ahead: int,
     step: int,
 ) -> None:
-    """See above; `tile` makes codes and scales of a block, which is `size` bytes long."""
-    nothing = splat_f(NOTHING)
+    """Add to y; `tile` makes codes and scales of a block, which is `size` bytes long."""
     if n == 1:
-        acc = nothing
+        acc = load_f(y)
         for _ in range(blocks):
             ask(ahead, step)
             acc = _add(tile(w, pitch), wide, minimum, zero, x, acc)
             w, x, ahead = w + size, x + BLOCK, ahead + step
         store_f(y, acc)
         return
-    for r in range(n):
-        store_f(y + r * y_pitch, nothing)
     for _ in range(blocks):
         ask(ahead, step)
         unpacked, row, to = tile(w, pitch), x, y
@@ -81,15 +85,8 @@ def few_q4_0(
     w: int, pitch: int, blocks: int, x: int, x_pitch: int, n: int, y: int, y_pitch: int, ahead: int, step: int
 ) -> None:
     """Blocks of 18 bytes."""
+    _clear(n, y, y_pitch)
     _few(q4_0_tile, 18, False, False, 8, w, pitch, blocks, x, x_pitch, n, y, y_pitch, ahead, step)
-
-
-@kernel()
-def few_q4_1(
-    w: int, pitch: int, blocks: int, x: int, x_pitch: int, n: int, y: int, y_pitch: int, ahead: int, step: int
-) -> None:
-    """Blocks of 20 bytes."""
-    _few(q4_1_tile, 20, False, True, 0, w, pitch, blocks, x, x_pitch, n, y, y_pitch, ahead, step)
 
 
 @kernel()
@@ -97,6 +94,7 @@ def few_q5_0(
     w: int, pitch: int, blocks: int, x: int, x_pitch: int, n: int, y: int, y_pitch: int, ahead: int, step: int
 ) -> None:
     """Blocks of 22 bytes."""
+    _clear(n, y, y_pitch)
     _few(q5_0_tile, 22, False, False, 16, w, pitch, blocks, x, x_pitch, n, y, y_pitch, ahead, step)
 
 
@@ -105,6 +103,7 @@ def few_q5_1(
     w: int, pitch: int, blocks: int, x: int, x_pitch: int, n: int, y: int, y_pitch: int, ahead: int, step: int
 ) -> None:
     """Blocks of 24 bytes."""
+    _clear(n, y, y_pitch)
     _few(q5_1_tile, 24, False, True, 0, w, pitch, blocks, x, x_pitch, n, y, y_pitch, ahead, step)
 
 
@@ -113,6 +112,7 @@ def few_q8_0(
     w: int, pitch: int, blocks: int, x: int, x_pitch: int, n: int, y: int, y_pitch: int, ahead: int, step: int
 ) -> None:
     """Blocks of 34 bytes."""
+    _clear(n, y, y_pitch)
     _few(q8_0_tile, 34, True, False, BIAS, w, pitch, blocks, x, x_pitch, n, y, y_pitch, ahead, step)
 
 
@@ -121,4 +121,63 @@ def few_iq4_nl(
     w: int, pitch: int, blocks: int, x: int, x_pitch: int, n: int, y: int, y_pitch: int, ahead: int, step: int
 ) -> None:
     """Blocks of 18 bytes."""
+    _clear(n, y, y_pitch)
     _few(iq4_nl_tile, 18, True, False, BIAS, w, pitch, blocks, x, x_pitch, n, y, y_pitch, ahead, step)
+
+
+# Q4_1: four blocks of a row are five times 16 bytes, with which nothing has to be gathered but in pieces of 16.
+
+
+@kernel(inlined=True)
+def _q4_1(a: Any, b: Any, c: Any, d: Any, dm: Any) -> Any:
+    q = (a, b, c, d)
+    return field4(q, 0, NIBBLES), upper4(q), low_half(dm), high_half(dm)
+
+
+@kernel(inlined=True)
+def _add_q4_1(tile: Any, x: int, acc: Any) -> Any:
+    low, high, a, b = tile
+    acc = fma(to_f(dot_nibbles(low, high, x, 0)), mul_f(a, splat_f(get_f32(x + 32))), acc)
+    return fma(b, splat_f(get_f32(x + 40)), acc)
+
+
+@kernel(inlined=True)
+def _rows_q4_1(tile: Any, x: int, x_pitch: int, n: int, y: int, y_pitch: int) -> None:
+    for _ in range(n):
+        store_f(y, _add_q4_1(tile, x, load_f(y)))
+        x, y = x + x_pitch, y + y_pitch
+
+
+@kernel()
+def few_q4_1(
+    w: int, pitch: int, blocks: int, x: int, x_pitch: int, n: int, y: int, y_pitch: int, ahead: int, step: int
+) -> None:
+    """Blocks of 20 bytes."""
+    _clear(n, y, y_pitch)
+    if n == 1:
+        acc = splat_f(NOTHING)
+        for _ in range(blocks // 4):
+            ask(ahead, 4 * step)
+            g, h = gather16(w, pitch), gather16(w + 16, pitch)
+            acc = _add_q4_1(_q4_1(g[1], g[2], g[3], h[0], g[0]), x, acc)
+            g = gather16(w + 32, pitch)
+            acc = _add_q4_1(_q4_1(h[2], h[3], g[0], g[1], h[1]), x + BLOCK, acc)
+            h = gather16(w + 48, pitch)
+            acc = _add_q4_1(_q4_1(g[3], h[0], h[1], h[2], g[2]), x + 2 * BLOCK, acc)
+            g = gather16(w + 64, pitch)
+            acc = _add_q4_1(_q4_1(g[0], g[1], g[2], g[3], h[3]), x + 3 * BLOCK, acc)
+            w, x, ahead = w + 80, x + 4 * BLOCK, ahead + 4 * step
+        store_f(y, acc)
+    else:
+        for _ in range(blocks // 4):
+            ask(ahead, 4 * step)
+            g, h = gather16(w, pitch), gather16(w + 16, pitch)
+            _rows_q4_1(_q4_1(g[1], g[2], g[3], h[0], g[0]), x, x_pitch, n, y, y_pitch)
+            g = gather16(w + 32, pitch)
+            _rows_q4_1(_q4_1(h[2], h[3], g[0], g[1], h[1]), x + BLOCK, x_pitch, n, y, y_pitch)
+            h = gather16(w + 48, pitch)
+            _rows_q4_1(_q4_1(g[3], h[0], h[1], h[2], g[2]), x + 2 * BLOCK, x_pitch, n, y, y_pitch)
+            g = gather16(w + 64, pitch)
+            _rows_q4_1(_q4_1(g[0], g[1], g[2], g[3], h[3]), x + 3 * BLOCK, x_pitch, n, y, y_pitch)
+            w, x, ahead = w + 80, x + 4 * BLOCK, ahead + 4 * step
+    _few(q4_1_tile, 20, False, True, 0, w, pitch, blocks % 4, x, x_pitch, n, y, y_pitch, ahead, step)

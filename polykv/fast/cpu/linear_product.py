@@ -6,13 +6,13 @@ what `linear_code.code(type, activations)` gives in Python:
 
     slot(code, INTEGERS)                   does this product read int8 rows? then first, for every row:
     quantize_row(x, cols, q8)              float32 [cols] -> 2 * cols bytes
-    product(code, w, rows, cols, x, x_pitch, n, y, y_pitch, first, last, then, scratch)
+    product(code, w, rows, cols, x, x_pitch, n, y, y_pitch, first, last, asked, then, scratch)
 
 x is the float32 or int8 rows, x_pitch their distance in bytes (2 * cols for packed int8 rows). first is a multiple of
 8; chunks may be any multiple of 8 rows of W. then is the address of the weights that this worker will probably read
-next (see `linear_ahead`), 0 when that is unknown; it does not matter to the result. Row r of y depends on row r of x
-alone, bit for bit. A chunk may write elements of y outside [first, last) that belong to W's last 8 rows, with the
-values that they have anyway.
+next (see `linear_ahead`), 0 when that is unknown; asked is what it was in the product before. Neither matters to the
+result. Row r of y depends on row r of x alone, bit for bit. A chunk may write elements of y outside [first, last) that
+belong to W's last 8 rows, with the values that they have anyway.
 """
 
 from __future__ import annotations
@@ -53,11 +53,12 @@ def product(
     y_pitch: int,
     first: int,
     last: int,
+    asked: int,
     then: int,
     scratch: int,
 ) -> None:
     """Rows first .. last - 1 of W [rows, cols] at address w, times n rows at x, to columns of y (see above)."""
-    invoke(slot(code, PRODUCT), (code, w, rows, cols, x, x_pitch, n, y, y_pitch, first, last, then, scratch))
+    invoke(slot(code, PRODUCT), (code, w, rows, cols, x, x_pitch, n, y, y_pitch, first, last, asked, then, scratch))
 
 
 @kernel()
@@ -73,6 +74,7 @@ def product_q8(
     y_pitch: int,
     first: int,
     last: int,
+    asked: int,
     then: int,
     scratch: int,
 ) -> None:
@@ -90,7 +92,8 @@ def product_q8(
         else:
             size, ahead, end = packed_bytes(code, 8 * cols) // (cols // 32), w + first * pitch, w + last * pitch
             near = min(ahead_of(8 * pitch), end - ahead)
-            ask(ahead, near)
+            if asked != ahead:
+                ask(ahead, near)
             ahead += near
             for i in range(first, last, 8):
                 # The last tile moves up to be whole; a row's result does not depend on its place in a tile.
@@ -118,6 +121,7 @@ def product_f32(
     y_pitch: int,
     first: int,
     last: int,
+    asked: int,
     then: int,
     scratch: int,
 ) -> None:

@@ -86,6 +86,7 @@ def product_phase(
     n: int,
     y: int,
     h: int,
+    asked: int,
     after: int,
     scratch: int,
 ) -> None:
@@ -93,7 +94,8 @@ def product_phase(
 
     mats: address of int64 [count, MAT], see there; the matrices have the same columns. x and x8 are the rows as float32
     and as int8, whichever the types read. The results lie one after the other at y. That of a single matrix is also
-    added to the rows at h, unless h is 0. after: the weights that this worker will probably read after the phase, or 0.
+    added to the rows at h, unless h is 0. after: the weights that this worker will probably read after the phase, or 0;
+    asked: what that was in the phase before.
     """
     cols, step, group = slot(mats, WIDTH), row_chunk(slot(mats, WIDTH), n), _group(mats, count, n, workers)
     steps, chunks = -(-n // step), 0
@@ -112,8 +114,8 @@ def product_phase(
             then = _rows_at(mat, (upcoming - begin) * group % slot(mat, HEIGHT))
         elif upcoming < chunks:
             then = _rows_at(mat + 8 * MAT, (upcoming - begin - size) * group)
-        _chunk(chunk - begin, step, group, mat, cols, x, x8, n, y, h, then, scratch)
-        chunk = finish_and_claim(desk, phase)
+        _chunk(chunk - begin, step, group, mat, cols, x, x8, n, y, h, asked, then, scratch)
+        asked, chunk = then, finish_and_claim(desk, phase)
     wait_asking(desk, phase, chunks, after, NEAR if after != 0 else 0)
 
 
@@ -129,6 +131,7 @@ def _chunk(
     n: int,
     y: int,
     h: int,
+    asked: int,
     then: int,
     scratch: int,
 ) -> None:
@@ -138,7 +141,7 @@ def _chunk(
     m, last = min(step, n - r), min(first + group, rows)
     at, pitch = (x8, 2 * cols) if takes_q8(code) else (x, 4 * cols)
     at, y, h_pitch = at + r * pitch, y + 4 * rows * r, 4 * rows
-    product(code, slot(mat, ADDRESS), rows, cols, at, pitch, m, y, h_pitch, first, last, then, scratch)
+    product(code, slot(mat, ADDRESS), rows, cols, at, pitch, m, y, h_pitch, first, last, asked, then, scratch)
     if h != 0:
         for k in range(m):
             add_row(h + h_pitch * (r + k) + 4 * first, y + h_pitch * k + 4 * first, last - first)

@@ -52,7 +52,7 @@ GATE, GATE_AT, UP, UP_AT, DOWN, DOWN_AT, WIDTH, HIDDEN, NORM, POST, GELU = range
 
 @kernel()
 def _hidden(
-    desk: int, phase: int, worker: int, workers: int, t: int, x: int, x8: int, n: int, act: int, scratch: int
+    desk: int, phase: int, workers: int, t: int, x: int, x8: int, n: int, act: int, after: int, scratch: int
 ) -> None:
     """act = glu(Wgate x, Wup x), as int8 rows or float32 rows, whichever the down matrix reads."""
     width, hidden = slot(t, WIDTH), slot(t, HIDDEN)
@@ -62,7 +62,7 @@ def _hidden(
     group = min(-(-weight_chunk(hidden, 2 * width, n, workers) // 32) * 32, VALUES // step // 32 * 32)
     groups, chunks = -(-hidden // group), -(-hidden // group) * -(-n // step)
     pitch, gate, up = 4 * (group + MARGIN), scratch + SCRATCH + 4 * MARGIN, scratch + SCRATCH + HALF + 4 * MARGIN
-    after = beginning(t + 8 * DOWN, 1, n, worker, workers)
+    asked = 0
     gate_row, up_row = packed_bytes(slot(t, GATE), width), packed_bytes(slot(t, UP), width)
     chunk = claim(desk, phase)
     while chunk < chunks:
@@ -76,7 +76,8 @@ def _hidden(
             x_pitch = 2 * width if takes_q8(code) else 4 * width
             at = (x8 if takes_q8(code) else x) + r * x_pitch
             then = later if part else slot(t, UP_AT) + first * up_row
-            product(code, w, hidden, width, at, x_pitch, m, to - 4 * first, pitch, first, last, then, scratch)
+            product(code, w, hidden, width, at, x_pitch, m, to - 4 * first, pitch, first, last, asked, then, scratch)
+            asked = then
         count = last - first
         for k in range(m):
             g, u = floats(gate + k * pitch, count), floats(up + k * pitch, count)
@@ -116,8 +117,9 @@ def _body(job: int, desk: int, worker: int, workers: int) -> None:
     x8 = x + 4 * width * n
     integers = takes_q8(slot(t, GATE)) or takes_q8(slot(t, UP))
     norm_phase(desk, 0, h, width, slot(t, NORM), eps, n, x, x8 if integers else 0)
-    _hidden(desk, 1, worker, workers, t, x, x8, n, act, scratch)
-    product_phase(desk, 2, workers, t + 8 * DOWN, 1, act, act, n, y, h if slot(t, POST) == 0 else 0, 0, scratch)
+    after = beginning(t + 8 * DOWN, 1, n, worker, workers)
+    _hidden(desk, 1, workers, t, x, x8, n, act, after, scratch)
+    product_phase(desk, 2, workers, t + 8 * DOWN, 1, act, act, n, y, h if slot(t, POST) == 0 else 0, after, 0, scratch)
     if slot(t, POST) != 0:
         _post(desk, 3, t, eps, n, y, h)
 

@@ -224,7 +224,7 @@ dots1, dots1_half, dots1_wide = _dots(1, 32, False), _dots(1, 16, False), _dots(
 dots4, dots4_half, dots4_wide = _dots(4, 32, False), _dots(4, 16, False), _dots(4, 32, True)
 
 
-def _dot(wide: bool) -> Any:
+def _dot(wide: bool, sixteenfold: bool) -> Any:
     def dot(b: Any, low: Any, high: Any, x: Any, start: Any) -> Any:
         # Two sums: in one, every step would wait for the one before.
         sums = [spread(b, start), const(I32X8, 0)]
@@ -233,10 +233,21 @@ def _dot(wide: bool) -> Any:
                 at = b.add(x, I64(16 * k + 4 * i))
                 acts = [b.bitcast(spread(b, read(b, b.add(at, I64(4 * j)), I32)), I8X32) for j in (0, 1)]
                 sums[k] = _step(b, [sums[k]], [b.bitcast(q, I8X32) for q in quad[i : i + 2]], [acts], wide)[0]
-        return b.add(*sums)
+        return b.add(sums[0], b.ashr(sums[1], const(I32X8, 4)) if sixteenfold else sums[1])
 
     dot.__doc__ = "Start value plus the products of 32 tile columns, codes of 16 and 16, with a row of int8 at x."
     return op(Ints, Quad, Quad, Addr, types.int32)(dot)
 
 
-dot, dot_wide = _dot(False), _dot(True)
+# Upper nibbles may stay where they are, 16 times their value, where that fits into what is multiplied; one shift of the
+# sum, which is exact, then does for four of the codes.
+IN_PLACE = LEVEL == Level.VNNI
+dot, dot_wide, dot_nibbles = _dot(False, False), _dot(True, False), _dot(False, IN_PLACE)
+
+
+@op(Quad, Quad)
+def upper4(b: Any, q: Any) -> Any:
+    """The upper nibble of every byte as `dot_nibbles` takes it."""
+    if IN_PLACE:
+        return [b.and_(x, const(I32X8, -0x0F0F0F10)) for x in q]
+    return [b.and_(b.lshr(x, const(I32X8, 4)), const(I32X8, 0x0F0F0F0F)) for x in q]
