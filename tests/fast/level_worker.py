@@ -19,18 +19,20 @@ from case_base import FLOATS, normal, seeded, weight
 from polykv.fast.cpu import attend
 from polykv.fast.cpu.linear import linear
 from polykv.fast.cpu.simd_core import level
-from polykv.types import Activations, WeightType
+from polykv.types import WEIGHT_BLOCK, Activations, WeightType
 
 
 def products() -> dict[str, np.ndarray]:
-    """y of every type: 5 rows (one group of four and one) times 11 weight rows, and the level."""
+    """y of every type: 5 rows (one group of four and one), 3 and 1 times 11 weight rows, and the level."""
     results: dict[str, np.ndarray] = {"level": np.array(level().name)}
     for kind in WeightType:
         rng = seeded(kind.name)
-        cols = 70 if kind in FLOATS else 512
+        # 17 blocks of 32, or 2 of 256.
+        cols = 70 if kind in FLOATS else 544 if WEIGHT_BLOCK[kind][0] == 32 else 512
         w, x = weight(rng, kind, 11, cols), normal(rng, 5, cols)
         for mode in Activations:
-            results[f"{kind.name}-{mode.name}"] = linear(x, w, activations=mode)
+            for n in (5, 3, 1):
+                results[f"{kind.name}-{mode.name}-{n}"] = linear(x[:n], w, activations=mode)
     return results
 
 

@@ -11,6 +11,8 @@ from polykv.fast.cpu.linear_product import ROWS, product
 from polykv.fast.cpu.linear_types import packed_bytes, slot, takes_q8
 from polykv.fast.cpu.norm import rms_row
 from polykv.fast.cpu.q8 import quantize_row
+from polykv.fast.cpu.simd import get_f32, load_f, put_f32, store_f
+from polykv.fast.cpu.simd_math import add_f
 from polykv.fast.cpu.team import claim, finish_and_claim, wait
 
 # Activation rows of a chunk take at most this much, so that they stay in the second-level cache; and weights of a chunk
@@ -150,9 +152,11 @@ def _chunk(
 @kernel()
 def add_row(h: int, y: int, n: int) -> None:
     """h += y."""
-    a, b = floats(h, n), floats(y, n)
-    for i in range(n):
-        a[i] += b[i]
+    whole = n // 8 * 32
+    for i in range(0, whole, 32):
+        store_f(h + i, add_f(load_f(h + i), load_f(y + i)))
+    for i in range(whole, 4 * n, 4):
+        put_f32(h + i, get_f32(h + i) + get_f32(y + i))
 
 
 @kernel()
