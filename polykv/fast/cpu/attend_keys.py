@@ -6,7 +6,7 @@ from typing import Any
 
 from polykv.fast.cpu._jit import kernel
 from polykv.fast.cpu.attend_query import in_pairs
-from polykv.fast.cpu.attend_tile import pairs3, pairs4, scores3, scores4
+from polykv.fast.cpu.attend_tile import WIDE_PAIRS, pairs3, pairs4, scores3, scores4
 from polykv.fast.cpu.attend_unit import (
     FACTOR,
     FIRST,
@@ -38,12 +38,13 @@ def score_unit(d: Any, n: int, span: Any, padded: int) -> None:
         s_rows[i] = d[SCORES] + ROW * i
     panel, second, square = panels(d)
     geom, few = longs(d[K_GEOM], GEOM), padded == 3
-    step = 2 * WIDTH if few else WIDTH
+    wide = few and (WIDE_PAIRS or not in_pairs(geom))
+    step = 2 * WIDTH if wide else WIDTH
     for t in range(0, n, step):
         i = t // PIECE
         fetch(d, NEXT_K, geom[RECORD], t // step, UNIT // step)
         _lift(d, geom, i, panel, square)
-        if few:
+        if wide:
             _lift(d, geom, i + 2, second, square)
         if in_pairs(geom):
             groups = geom[STORED] // 32

@@ -181,8 +181,10 @@ def finish(b: Any, sums: Sums, out: list[Any]) -> None:
         write(b, plus(b, out[r], 32 * v), b.load(sums[r, v]))
 
 
-# Shapes in use: up to three rows (one token of a model with three query heads per kv head), and rows by fours.
-pairs3, pairs4 = pairs_product(3, 4), pairs_product(4, 2)
+# Shapes in use: up to three rows (one token of a model with three query heads per kv head), and rows by fours. A wide
+# tile of pairs needs more registers than there are without AVX-512.
+WIDE_PAIRS = LEVEL == Level.VNNI
+pairs3, pairs4 = pairs_product(3, 4 if WIDE_PAIRS else 2), pairs_product(4, 2)
 scores3, scores4 = floats_product(3, 4, True), floats_product(4, 2, True)
 outputs3, outputs4 = floats_product(3, 4, False), floats_product(4, 2, False)
-codes3, codes4 = codes_product(3, 4), codes_product(4, 2)
+codes3, codes4 = codes_product(3, 2), codes_product(4, 2)

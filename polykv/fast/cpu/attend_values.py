@@ -73,14 +73,11 @@ def _weigh(d: Any, records: int, first: int, geom: Any, group: int, skip: int, n
 def _add_codes(d: Any, records: int, first: int, geom: Any, n: int, begin: int, end: int, rows: int) -> None:
     """Dims begin..end-1 from three-bit codes."""
     width, table, p_rows = geom[STORED] // 8 * 3, load_f(d[V_TABLE]), d[S_ROWS]
-    dim = begin
-    while dim < end:
-        if rows == 3 and dim + WIDTH < end:
+    for dim in range(begin, end, WIDTH):
+        if rows == 3:
             codes3(p_rows, n, records, first, dim // 8 * 3, width, table, d[A_ROWS], 4 * dim, d[FACTOR])
-            dim += WIDTH
         else:
             codes4(p_rows, n, records, first, dim // 8 * 3, width, table, d[A_ROWS], 4 * dim, d[FACTOR])
-        dim += WIDTH
 
 
 @kernel()
