@@ -44,6 +44,17 @@ def test_a_row_depends_on_nothing_else(kind: WeightType, rows: int, width: int, 
         team.set_threads(most)
 
 
+@pytest.mark.parametrize("kind", WeightType)
+def test_the_last_tile_belongs_to_two_chunks(kind: WeightType) -> None:
+    """Two workers write some of the same outputs at the same time: only values that are final may get there."""
+    rng = seeded(f"last{kind}")
+    w, x = weight(rng, kind, 129, 768), normal(rng, 5, 768)
+    for n in (1, 2, 3, 5):
+        want = linear(x, w, activations=Activations.Q8)[:n]
+        for _ in range(150):
+            np.testing.assert_array_equal(linear(x[:n], w, activations=Activations.Q8), want)
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.floats(1e-30, 1e30))
 def test_int8_rows(seed: int, scale: float) -> None:

@@ -54,7 +54,7 @@ def _table(kind: WeightType, activations: Activations) -> npt.NDArray[np.int64]:
     values, size = WEIGHT_BLOCK[kind]
     integers = activations == Activations.Q8 and not flags & PLAIN
     product = entry(product_q8 if integers else product_f32, 14)
-    few = entry(FEW_ROWS[kind], 10) if integers and kind in FEW_ROWS else 0
+    few = entry(FEW_ROWS[kind], 9) if integers and kind in FEW_ROWS else 0
     table = np.zeros(SLOTS, np.int64)
     table[:] = (product, entry(UNPACKERS[kind], 4), flags, zero, values, size, integers, few)
     return table

@@ -4,10 +4,10 @@ For many rows of activations the codes of a tile are unpacked once and read agai
 three rows it costs more to store and read them than it saves, and unpacking can fill the time in which a lone sum waits
 for itself. Same sums in the same order: the results are equal bit for bit.
 
-    few(w, pitch, blocks, x, x_pitch, n, y, y_pitch, ahead, step)
+    few(w, pitch, blocks, x, x_pitch, n, sums, ahead, step)
 
-y float32 [n, 8] of n rows x and 8 rows of W, `pitch` bytes apart; with every block, `step` bytes from `ahead` on are
-asked for (`linear_ahead`).
+sums float32 [n, 8] of n rows x and 8 rows of W, `pitch` bytes apart, in memory of the worker's own, for they grow
+there; with every block, `step` bytes from `ahead` on are asked for (`linear_ahead`).
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from polykv.fast.cpu.simd_math import fma, high_half, low_half, mul_f, to_f
 from polykv.fast.cpu.simd_weights import BIAS, dot, dot_nibbles, dot_wide, field4, gather16, upper4
 
 NIBBLES = 0x0F0F0F0F
+# Bytes of a row of sums.
+ROW = 32
 NOTHING = np.float32(0)
 
 
@@ -39,9 +41,9 @@ def _add(tile: Any, wide: bool, minimum: bool, zero: int, x: int, acc: Any) -> A
 
 
 @kernel()
-def _clear(n: int, y: int, y_pitch: int) -> None:
+def _clear(n: int, sums: int) -> None:
     for r in range(n):
-        store_f(y + r * y_pitch, splat_f(NOTHING))
+        store_f(sums + ROW * r, splat_f(NOTHING))
 
 
 @kernel(inlined=True)
@@ -57,72 +59,61 @@ def _few(
     x: int,
     x_pitch: int,
     n: int,
-    y: int,
-    y_pitch: int,
+    sums: int,
     ahead: int,
     step: int,
 ) -> None:
-    """Add to y; `tile` makes codes and scales of a block, which is `size` bytes long."""
+    """Add to the sums; `tile` makes codes and scales of a block, which is `size` bytes long."""
     if n == 1:
-        acc = load_f(y)
+        acc = load_f(sums)
         for _ in range(blocks):
             ask(ahead, step)
             acc = _add(tile(w, pitch), wide, minimum, zero, x, acc)
             w, x, ahead = w + size, x + BLOCK, ahead + step
-        store_f(y, acc)
+        store_f(sums, acc)
         return
     for _ in range(blocks):
         ask(ahead, step)
-        unpacked, row, to = tile(w, pitch), x, y
+        unpacked, row, to = tile(w, pitch), x, sums
         for _ in range(n):
             store_f(to, _add(unpacked, wide, minimum, zero, row, load_f(to)))
-            row, to = row + x_pitch, to + y_pitch
+            row, to = row + x_pitch, to + ROW
         w, x, ahead = w + size, x + BLOCK, ahead + step
 
 
 @kernel()
-def few_q4_0(
-    w: int, pitch: int, blocks: int, x: int, x_pitch: int, n: int, y: int, y_pitch: int, ahead: int, step: int
-) -> None:
+def few_q4_0(w: int, pitch: int, blocks: int, x: int, x_pitch: int, n: int, sums: int, ahead: int, step: int) -> None:
     """Blocks of 18 bytes."""
-    _clear(n, y, y_pitch)
-    _few(q4_0_tile, 18, False, False, 8, w, pitch, blocks, x, x_pitch, n, y, y_pitch, ahead, step)
+    _clear(n, sums)
+    _few(q4_0_tile, 18, False, False, 8, w, pitch, blocks, x, x_pitch, n, sums, ahead, step)
 
 
 @kernel()
-def few_q5_0(
-    w: int, pitch: int, blocks: int, x: int, x_pitch: int, n: int, y: int, y_pitch: int, ahead: int, step: int
-) -> None:
+def few_q5_0(w: int, pitch: int, blocks: int, x: int, x_pitch: int, n: int, sums: int, ahead: int, step: int) -> None:
     """Blocks of 22 bytes."""
-    _clear(n, y, y_pitch)
-    _few(q5_0_tile, 22, False, False, 16, w, pitch, blocks, x, x_pitch, n, y, y_pitch, ahead, step)
+    _clear(n, sums)
+    _few(q5_0_tile, 22, False, False, 16, w, pitch, blocks, x, x_pitch, n, sums, ahead, step)
 
 
 @kernel()
-def few_q5_1(
-    w: int, pitch: int, blocks: int, x: int, x_pitch: int, n: int, y: int, y_pitch: int, ahead: int, step: int
-) -> None:
+def few_q5_1(w: int, pitch: int, blocks: int, x: int, x_pitch: int, n: int, sums: int, ahead: int, step: int) -> None:
     """Blocks of 24 bytes."""
-    _clear(n, y, y_pitch)
-    _few(q5_1_tile, 24, False, True, 0, w, pitch, blocks, x, x_pitch, n, y, y_pitch, ahead, step)
+    _clear(n, sums)
+    _few(q5_1_tile, 24, False, True, 0, w, pitch, blocks, x, x_pitch, n, sums, ahead, step)
 
 
 @kernel()
-def few_q8_0(
-    w: int, pitch: int, blocks: int, x: int, x_pitch: int, n: int, y: int, y_pitch: int, ahead: int, step: int
-) -> None:
+def few_q8_0(w: int, pitch: int, blocks: int, x: int, x_pitch: int, n: int, sums: int, ahead: int, step: int) -> None:
     """Blocks of 34 bytes."""
-    _clear(n, y, y_pitch)
-    _few(q8_0_tile, 34, True, False, BIAS, w, pitch, blocks, x, x_pitch, n, y, y_pitch, ahead, step)
+    _clear(n, sums)
+    _few(q8_0_tile, 34, True, False, BIAS, w, pitch, blocks, x, x_pitch, n, sums, ahead, step)
 
 
 @kernel()
-def few_iq4_nl(
-    w: int, pitch: int, blocks: int, x: int, x_pitch: int, n: int, y: int, y_pitch: int, ahead: int, step: int
-) -> None:
+def few_iq4_nl(w: int, pitch: int, blocks: int, x: int, x_pitch: int, n: int, sums: int, ahead: int, step: int) -> None:
     """Blocks of 18 bytes."""
-    _clear(n, y, y_pitch)
-    _few(iq4_nl_tile, 18, True, False, BIAS, w, pitch, blocks, x, x_pitch, n, y, y_pitch, ahead, step)
+    _clear(n, sums)
+    _few(iq4_nl_tile, 18, True, False, BIAS, w, pitch, blocks, x, x_pitch, n, sums, ahead, step)
 
 
 # Q4_1: four blocks of a row are five times 16 bytes, with which nothing has to be gathered but in pieces of 16.
@@ -142,18 +133,16 @@ def _add_q4_1(tile: Any, x: int, acc: Any) -> Any:
 
 
 @kernel(inlined=True)
-def _rows_q4_1(tile: Any, x: int, x_pitch: int, n: int, y: int, y_pitch: int) -> None:
+def _rows_q4_1(tile: Any, x: int, x_pitch: int, n: int, sums: int) -> None:
     for _ in range(n):
-        store_f(y, _add_q4_1(tile, x, load_f(y)))
-        x, y = x + x_pitch, y + y_pitch
+        store_f(sums, _add_q4_1(tile, x, load_f(sums)))
+        x, sums = x + x_pitch, sums + ROW
 
 
 @kernel()
-def few_q4_1(
-    w: int, pitch: int, blocks: int, x: int, x_pitch: int, n: int, y: int, y_pitch: int, ahead: int, step: int
-) -> None:
+def few_q4_1(w: int, pitch: int, blocks: int, x: int, x_pitch: int, n: int, sums: int, ahead: int, step: int) -> None:
     """Blocks of 20 bytes."""
-    _clear(n, y, y_pitch)
+    _clear(n, sums)
     if n == 1:
         acc = splat_f(NOTHING)
         for _ in range(blocks // 4):
@@ -167,17 +156,17 @@ def few_q4_1(
             g = gather16(w + 64, pitch)
             acc = _add_q4_1(_q4_1(g[0], g[1], g[2], g[3], h[3]), x + 3 * BLOCK, acc)
             w, x, ahead = w + 80, x + 4 * BLOCK, ahead + 4 * step
-        store_f(y, acc)
+        store_f(sums, acc)
     else:
         for _ in range(blocks // 4):
             ask(ahead, 4 * step)
             g, h = gather16(w, pitch), gather16(w + 16, pitch)
-            _rows_q4_1(_q4_1(g[1], g[2], g[3], h[0], g[0]), x, x_pitch, n, y, y_pitch)
+            _rows_q4_1(_q4_1(g[1], g[2], g[3], h[0], g[0]), x, x_pitch, n, sums)
             g = gather16(w + 32, pitch)
-            _rows_q4_1(_q4_1(h[2], h[3], g[0], g[1], h[1]), x + BLOCK, x_pitch, n, y, y_pitch)
+            _rows_q4_1(_q4_1(h[2], h[3], g[0], g[1], h[1]), x + BLOCK, x_pitch, n, sums)
             h = gather16(w + 48, pitch)
-            _rows_q4_1(_q4_1(g[3], h[0], h[1], h[2], g[2]), x + 2 * BLOCK, x_pitch, n, y, y_pitch)
+            _rows_q4_1(_q4_1(g[3], h[0], h[1], h[2], g[2]), x + 2 * BLOCK, x_pitch, n, sums)
             g = gather16(w + 64, pitch)
-            _rows_q4_1(_q4_1(g[0], g[1], g[2], g[3], h[3]), x + 3 * BLOCK, x_pitch, n, y, y_pitch)
+            _rows_q4_1(_q4_1(g[0], g[1], g[2], g[3], h[3]), x + 3 * BLOCK, x_pitch, n, sums)
             w, x, ahead = w + 80, x + 4 * BLOCK, ahead + 4 * step
-    _few(q4_1_tile, 20, False, True, 0, w, pitch, blocks % 4, x, x_pitch, n, y, y_pitch, ahead, step)
+    _few(q4_1_tile, 20, False, True, 0, w, pitch, blocks % 4, x, x_pitch, n, sums, ahead, step)

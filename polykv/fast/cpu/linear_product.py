@@ -100,11 +100,12 @@ def product_q8(
                 t = min(i, rows - 8)
                 if ahead >= end:
                     ahead, end, size = then + ahead - end, 1 << 62, size if then != 0 else 0
+                # Sums grow in memory of this worker's own: the last tile's y may be another's too (see above).
                 if few != 0:
-                    invoke(few, (w + t * pitch, pitch, cols // 32, xr, x_pitch, m, yr + 4 * t, y_pitch, ahead, size))
+                    invoke(few, (w + t * pitch, pitch, cols // 32, xr, x_pitch, m, scratch + SUMS, ahead, size))
                 else:
                     _tile_q8(code, w + t * pitch, pitch, cols, xr, x_pitch, m, ahead, size, scratch)
-                    _store(scratch + SUMS, 32, m, yr + 4 * t, y_pitch)
+                _store(scratch + SUMS, 32, m, yr + 4 * t, y_pitch)
                 ahead += 8 * pitch
 
 
