@@ -39,7 +39,6 @@ from polykv.fast.cpu.attend_unit import (
     FIELDS,
     FIRST,
     MAX,
-    N_NEXT,
     NEXT_K,
     NEXT_V,
     PIECES,
@@ -48,6 +47,7 @@ from polykv.fast.cpu.attend_unit import (
     SPAN,
     SUM,
     V_DIMS,
+    pieces_per_record,
     span_pitch,
 )
 from polykv.fast.cpu.attend_unit import ROWS as N_TILE
@@ -135,14 +135,19 @@ def _gather(d: Any, blocks: int, at: int, skip: int, n: int, size: int, k: Any, 
 
 
 @kernel()
-def _foresee(d: Any, blocks: int, n_blocks: int, at: int, size: int, k: Any, v: Any) -> None:
-    """Name the blocks of the unit that begins at cell `at` of a segment, for `fold_unit` to bring near meanwhile."""
-    first = max(at, 0) // size
-    count = max(min(n_blocks - first, -(-UNIT // size)), 0)
-    for i in range(count):
-        block = _entry(blocks, first + i)
-        d[NEXT_K + i], d[NEXT_V + i] = k[0] + block * k[1], v[0] + block * v[1]
-    d[N_NEXT] = count
+def _foresee(d: Any, blocks: int, n_blocks: int, at: int, geom: Any, k: Any, v: Any) -> None:
+    """Name what the unit that begins at cell `at` of a segment will read, for `fold_unit` to bring near meanwhile."""
+    first, per = max(at, 0) // geom[0][BLOCK], pieces_per_record(geom[0])
+    for i in range(UNIT // PIECE):
+        b = first + i // per
+        if b < n_blocks:
+            block = _entry(blocks, b)
+            k_at, v_at = k[0] + block * k[1], v[0] + block * v[1]
+            d[NEXT_K + i] = k_at + i % per * (geom[0][RECORD] // per)
+            d[NEXT_V + i] = v_at + i % per * (geom[1][RECORD] // per)
+        else:
+            # Nothing more: what is near already.
+            d[NEXT_K + i], d[NEXT_V + i] = d[REC_K], d[REC_V]
 
 
 @kernel()
@@ -179,8 +184,8 @@ def fold_chunk(job: Any, chunk: int, g: int, r0: int, r1: int, work: int, then: 
             if count > 0:
                 _gather(d, blocks, base + skip - start, skip, n, size, k, v)
                 if base + UNIT < stop:
-                    _foresee(d, blocks, n_blocks, base + UNIT - start, size, k, v)
+                    _foresee(d, blocks, n_blocks, base + UNIT - start, (k_geom, v_geom), k, v)
                 else:
                     at = then[0] * CHUNK - start
-                    _foresee(d, blocks, n_blocks, at, size, (k_then, k[1]), (v_then, v[1]))
+                    _foresee(d, blocks, n_blocks, at, (k_geom, v_geom), (k_then, k[1]), (v_then, v[1]))
                 invoke(job[FOLD], (work, skip, n, count))

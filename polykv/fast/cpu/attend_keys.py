@@ -24,7 +24,7 @@ from polykv.fast.cpu.attend_unit import (
     panels,
 )
 from polykv.fast.cpu.attend_views import longs
-from polykv.fast.cpu.kv_layout import GEOM, PIECE, RECORD, STORED
+from polykv.fast.cpu.kv_layout import GEOM, PIECE, STORED
 from polykv.fast.cpu.lift import WIDTH, lift_k, lift_pairs
 from polykv.types import UNIT
 
@@ -42,7 +42,6 @@ def score_unit(d: Any, n: int, span: Any, padded: int) -> None:
     step = 2 * WIDTH if wide else WIDTH
     for t in range(0, n, step):
         i = t // PIECE
-        fetch(d, NEXT_K, geom[RECORD], t // step, UNIT // step)
         _lift(d, geom, i, panel, square)
         if wide:
             _lift(d, geom, i + 2, second, square)
@@ -65,6 +64,7 @@ def _lift(d: Any, geom: Any, i: int, panel: int, square: int) -> None:
     """Pieces i and i + 1 to a panel."""
     rec, t, rec8, t8 = d[REC_K + i], d[FIRST + i], d[REC_K + i + 1], d[FIRST + i + 1]
     if in_pairs(geom):
-        lift_pairs(rec, t, rec8, t8, geom, panel)
+        lift_pairs(rec, t, rec8, t8, geom, panel, d[NEXT_K + i], d[NEXT_K + i + 1])
     else:
+        fetch(d, NEXT_K, geom, i * PIECE // WIDTH, UNIT // WIDTH)
         lift_k(rec, t, rec8, t8, geom, d[K_TABLE], d[K_DIMS], panel, square)

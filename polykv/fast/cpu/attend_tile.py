@@ -17,6 +17,7 @@ from llvmlite import ir
 
 from polykv.fast.cpu.lift import PAIRS
 from polykv.fast.cpu.lift_simd import codes8, look_up
+from polykv.fast.cpu.simd import fetch_line
 from polykv.fast.cpu.simd_core import (
     F32,
     F32X8,
@@ -142,17 +143,30 @@ def floats_product(rows: int, vectors: int, fresh: bool) -> Any:
 def codes_product(rows: int, vectors: int) -> Any:
     """C = C * f + P x (centroids of three-bit codes), looked up on the way: for rows too few to share a panel."""
 
-    @op(types.void, Addr, Int, Addr, Addr, Int, Int, Floats, Addr, Int, Addr)
+    @op(types.void, Addr, Int, Addr, Addr, Addr, Int, Int, Floats, Addr, Int, Addr)
     def build(
-        b: Any, p: Any, n: Any, records: Any, first: Any, at: Any, width: Any, table: Any, c: Any, offset: Any, f: Any
+        b: Any,
+        p: Any,
+        n: Any,
+        records: Any,
+        first: Any,
+        near: Any,
+        at: Any,
+        width: Any,
+        table: Any,
+        c: Any,
+        offset: Any,
+        f: Any,
     ) -> None:
-        """Rows of P and their length; int64 per piece of 8 tokens, its record and first token there; offset of the
-        codes in a token's row, and bytes of such a row; centroids; rows of C, offset in them, factors."""
+        """Rows of P and their length; int64 per piece of 8 tokens: its record, first token there, and the address of a
+        cache line to ask for; offset of the codes in a token's row, bytes of such a row; centroids; rows of C, offset
+        of the columns in them (as far into `near`), factors."""
         sums, given, out = Sums(b, rows, vectors, F32X8), starts(b, p, I64(0), rows), starts(b, c, offset, rows)
         begin(b, sums, out, f)
         with cgutils.for_range(b, b.lshr(plus(b, n, 7), I64(3)), intp=I64) as piece:
             spot, t0 = b.mul(piece.index, I64(8)), b.mul(piece.index, I64(8))
             token = read(b, b.add(first, spot), I64)
+            fetch_line(b, b.add(read(b, b.add(near, spot), I64), offset))
             codes = b.add(b.add(read(b, b.add(records, spot), I64), b.mul(token, width)), at)
             rest = b.sub(n, t0)
             count = b.select(b.icmp_signed("<", rest, I64(8)), rest, I64(8))

@@ -8,7 +8,7 @@ from typing import Any
 from polykv.fast.cpu._jit import kernel
 from polykv.fast.cpu.attend_views import floats, longs
 from polykv.fast.cpu.encode_row import LLOYD_
-from polykv.fast.cpu.kv_layout import DIM, FAMILY, GEOM, STORED
+from polykv.fast.cpu.kv_layout import BLOCK, DIM, FAMILY, GEOM, PIECE, RECORD, STORED
 from polykv.fast.cpu.lift import WIDTH
 from polykv.fast.cpu.simd import prefetch, put_f32
 from polykv.types import UNIT
@@ -19,9 +19,9 @@ Q_ROWS, S_ROWS, A_ROWS, QUERIES, SCORES, WEIGHTS, ACC, MAX, SUM, FACTOR, PANEL, 
 # The unit to fold, in pieces of 8 tokens: addresses of their records of K and of V, first token there. One piece more
 # than a unit has, because some are lifted in pairs, the first of which may be any.
 PIECES, REC_K, REC_V, FIRST = 9, 21, 30, 39
-# The blocks that will be read next, at most a unit's: addresses of their records.
-N_NEXT, NEXT_K, NEXT_V = 48, 49, 57
-FIELDS = 65
+# What will be read next, piece by piece: addresses of each one's share of its record.
+NEXT_K, NEXT_V = 48, 56
+FIELDS = 64
 # Bytes of a row of scores or weights.
 ROW = 4 * UNIT
 
@@ -106,9 +106,20 @@ def panels(d: Any) -> Any:
 
 
 @kernel()
-def fetch(d: Any, records: int, nbytes: int, part: int, parts: int) -> None:
-    """Bring one part of the next unit's records near: small blocks lie scattered, which the processor does not foresee,
-    and asked for all at once they would hold up the unit in hand."""
-    for i in range(part * d[N_NEXT] // parts, (part + 1) * d[N_NEXT] // parts):
-        for at in range(0, nbytes, 64):
-            prefetch(d[records + i] + at)
+def pieces_per_record(geom: Any) -> Any:
+    """Pieces of a unit that lie in one record."""
+    return max(1, min(geom[BLOCK], UNIT) // PIECE)
+
+
+@kernel()
+def fetch(d: Any, shares: int, geom: Any, part: int, parts: int) -> None:
+    """Bring one part of the next unit near: small blocks lie scattered, which the processor does not foresee.
+
+    shares: NEXT_K or NEXT_V. Where a unit is short work, its kernels ask line by line instead (`lift_pairs`,
+    `codes_product`): what is asked for in one burst fills the queue of outstanding loads and holds up the core.
+    """
+    size = -(-geom[RECORD] // pieces_per_record(geom))
+    count = UNIT // PIECE
+    for i in range(part * count // parts, (part + 1) * count // parts):
+        for at in range(0, size, 64):
+            prefetch(d[shares + i] + at)

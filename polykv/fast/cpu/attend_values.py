@@ -29,7 +29,7 @@ from polykv.fast.cpu.attend_unit import (
 )
 from polykv.fast.cpu.attend_views import longs
 from polykv.fast.cpu.encode_row import F16_, F32_, LLOYD_
-from polykv.fast.cpu.kv_layout import FAMILY, GEOM, GROUP, PIECE, RECORD, STORED
+from polykv.fast.cpu.kv_layout import FAMILY, GEOM, GROUP, PIECE, STORED
 from polykv.fast.cpu.lift import WIDTH, lift_v, scales8
 from polykv.fast.cpu.simd import get_i64, load_f, store_f
 from polykv.fast.cpu.simd_math import mul_f
@@ -50,13 +50,14 @@ def add_unit(d: Any, work: int, skip: int, n: int, span: Any, padded: int) -> No
     records, first = work + 8 * REC_V + skip, work + 8 * FIRST + skip
     group = geom[GROUP] if scaled else dims
     for begin in range(0, dims, group):
-        fetch(d, NEXT_V, geom[RECORD], begin // group, -(-dims // group))
         if scaled:
             _weigh(d, records, first, geom, begin // group, skip, n, padded)
         end = min(begin + group, dims)
         if geom[FAMILY] == LLOYD_ and padded <= 4:
-            _add_codes(d, records, first, geom, n - skip, begin, end, padded)
+            near = work + 8 * NEXT_V + skip
+            _add_codes(d, records, first, near, geom, n - skip, begin, end, padded)
         else:
+            fetch(d, NEXT_V, geom, begin // group, -(-dims // group))
             _add_panels(d, records, first, geom, n - skip, begin, end, padded)
 
 
@@ -70,14 +71,14 @@ def _weigh(d: Any, records: int, first: int, geom: Any, group: int, skip: int, n
 
 
 @kernel()
-def _add_codes(d: Any, records: int, first: int, geom: Any, n: int, begin: int, end: int, rows: int) -> None:
+def _add_codes(d: Any, records: int, first: int, near: int, geom: Any, n: int, begin: int, end: int, rows: int) -> None:
     """Dims begin..end-1 from three-bit codes."""
     width, table, p_rows = geom[STORED] // 8 * 3, load_f(d[V_TABLE]), d[S_ROWS]
     for dim in range(begin, end, WIDTH):
         if rows == 3:
-            codes3(p_rows, n, records, first, dim // 8 * 3, width, table, d[A_ROWS], 4 * dim, d[FACTOR])
+            codes3(p_rows, n, records, first, near, dim // 8 * 3, width, table, d[A_ROWS], 4 * dim, d[FACTOR])
         else:
-            codes4(p_rows, n, records, first, dim // 8 * 3, width, table, d[A_ROWS], 4 * dim, d[FACTOR])
+            codes4(p_rows, n, records, first, near, dim // 8 * 3, width, table, d[A_ROWS], 4 * dim, d[FACTOR])
 
 
 @kernel()

@@ -21,7 +21,7 @@ from polykv.fast.cpu._jit import kernel
 from polykv.fast.cpu.encode_row import F16_, F32_, LLOYD_, Q8_0_
 from polykv.fast.cpu.kv_layout import BLOCK, FAMILY, GROUP, PIECE, SCALE_AT, STORED
 from polykv.fast.cpu.lift_simd import pairs4, pairs8, table8, transpose8
-from polykv.fast.cpu.simd import get_i64, load_f, load_i8x8, load_u8x8, load_u16x8, splat_i, store_f, store_i
+from polykv.fast.cpu.simd import get_i64, load_f, load_i8x8, load_u8x8, load_u16x8, prefetch, splat_i, store_f, store_i
 from polykv.fast.cpu.simd_math import field, low_half, mul_f, sub_i, to_f
 
 # Columns of a panel, the bytes of one of its rows, and rows of pairs per group of 32 dims.
@@ -73,20 +73,26 @@ def _columns(rec: int, t: int, rec8: int, t8: int, geom: Any, first: int, last: 
 
 
 @kernel()
-def lift_pairs(rec: int, t: int, rec8: int, t8: int, geom: Any, out: int) -> None:
-    """8 tokens from t of a record of Q8_0 or Q4_0, and 8 from t8 of another, to a K panel of pairs."""
+def lift_pairs(rec: int, t: int, rec8: int, t8: int, geom: Any, out: int, near: int, near8: int) -> None:
+    """8 tokens from t of a record of Q8_0 or Q4_0, and 8 from t8 of another, to a K panel of pairs.
+
+    As many bytes as are read are asked for from `near` and `near8`: what comes after these pieces.
+    """
     block = geom[BLOCK]
     for group in range(geom[STORED] // 32):
         if geom[FAMILY] == Q8_0_:
             p, p8 = rec + 32 * group * block + t, rec8 + 32 * group * block + t8
-            for _ in range(PAIRS):
-                store_i(out, pairs8(p, p + block))
-                store_i(out + 32, pairs8(p8, p8 + block))
-                p += 2 * block
-                p8 += 2 * block
-                out += STEP
+            for _ in range(PAIRS // 4):
+                near, near8 = _ask(near, near8)
+                for _ in range(4):
+                    store_i(out, pairs8(p, p + block))
+                    store_i(out + 32, pairs8(p8, p8 + block))
+                    p += 2 * block
+                    p8 += 2 * block
+                    out += STEP
         else:
             for shift in range(0, 8, 4):
+                near, near8 = _ask(near, near8)
                 p, p8 = rec + 16 * group * block + t, rec8 + 16 * group * block + t8
                 for _ in range(PAIRS // 2):
                     store_i(out, pairs4(p, p + block, np.int32(shift)))
@@ -94,10 +100,19 @@ def lift_pairs(rec: int, t: int, rec8: int, t8: int, geom: Any, out: int) -> Non
                     p += 2 * block
                     p8 += 2 * block
                     out += STEP
+        near, near8 = _ask(near, near8)
         at = geom[SCALE_AT] + 2 * group * block
         store_f(out, _f16(rec + at + 2 * t))
         store_f(out + 32, _f16(rec8 + at + 2 * t8))
         out += STEP
+
+
+@kernel()
+def _ask(near: int, near8: int) -> Any:
+    """Ask for two cache lines; returns where the next ones are."""
+    prefetch(near)
+    prefetch(near8)
+    return near + 64, near8 + 64
 
 
 @kernel()

@@ -46,12 +46,17 @@ def addr(_: Any, array: Any) -> Any:
     return types.int64(array), emit
 
 
-@op(types.void, Addr)
-def prefetch(b: Any, p: Any) -> None:
-    """Bring the cache line of p near; any address is allowed."""
+def fetch_line(b: Any, p: Any) -> None:
+    """Emit a request for the cache line of p."""
     name = "llvm.prefetch.p0"
     kind = ir.FunctionType(ir.VoidType(), [I8.as_pointer(), I32, I32, I32])
     b.call(cgutils.get_or_insert_function(b.module, kind, name), [at(b, p, I8), I32(0), I32(2), I32(1)])
+
+
+@op(types.void, Addr)
+def prefetch(b: Any, p: Any) -> None:
+    """Bring the cache line of p near; any address is allowed."""
+    fetch_line(b, p)
 
 
 @op(types.int64, Addr)
