@@ -58,6 +58,11 @@ class Case:
         return f"{self.op}-{self.id}"
 
 
+def runs(ops: Limits, *codecs: Codec) -> bool:
+    """Whether a backend stores these types (at a common head_dim; sizes are another matter)."""
+    return all(ops.supports_kv(c, c, 64, 64) is None for c in codecs)
+
+
 def seeded(name: str) -> np.random.Generator:
     """A generator that depends on the case's own name: adding a case changes no other."""
     return np.random.default_rng(zlib.crc32(name.encode()))

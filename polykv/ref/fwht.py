@@ -4,8 +4,8 @@
 
 H is the Hadamard matrix of order g = 2^k m, Sylvester's of order 2^k kron Paley's of order m (polykv/hadamard.py). For
 powers of two m is 1 and H is applied in log2(g) stages of (a, b) -> (a + b, a - b); otherwise runs of m values are
-first multiplied by Paley's matrix. The map is orthogonal, so dot products and lengths survive, while single outliers are
-spread over all g values: that is what makes 3-bit codes possible. Source: docs/FORMATS.md; Ailon and Chazelle, "The
+first multiplied by Paley's matrix. The map is orthogonal, so dot products and lengths survive, while single outliers
+are spread over all g values: that is what makes 3-bit codes possible. Source: docs/FORMATS.md; Ailon and Chazelle, "The
 fast Johnson-Lindenstrauss transform".
 """
 

@@ -3,8 +3,8 @@
     i_j = number of thresholds <= y_j       stored: fp16 norm, i        decoded: rotate^-1(table[i]) * norm
 
 y is the rotated unit vector (rotation.py). Bytes of a group of g values: the norm, then the bits of all codes in the
-fields of `codec.fields`: g/4 bytes with the low two bits of four indices each and g/8 bytes with the high bit of eight each for
-3 bits; g/4, g/2 or g bytes for 2, 4 or 8 bits. The first value has the lowest bits. Source: docs/FORMATS.md.
+fields of `codec.fields`: g/4 bytes with the low two bits of four indices each and g/8 bytes with the high bit of eight
+each for 3 bits; g/4, g/2 or g bytes for 2, 4 or 8 bits. The first value has the lowest bits. Source: docs/FORMATS.md.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def pack(codec: Codec, norm: npt.NDArray[np.float16], codes: U8) -> U8:
     """norm [..., n, 1], codes [..., n, g] -> bytes [..., group_bytes(g) n]."""
     parts, shift = [norm.view(np.uint8)], 0
     for width in codec.fields:
-        parts.append(_join(codes >> shift & _mask(width), width))
+        parts.append(_join(np.asarray(codes >> shift & _mask(width), np.uint8), width))
         shift += width
     return flat(np.concatenate(parts, axis=-1))
 
@@ -64,7 +64,7 @@ def _join(values: U8, width: int) -> U8:
     per = 8 // width
     padded = np.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, -values.shape[-1] % per)])
     places = (width * np.arange(per)).astype(np.uint8)
-    return np.bitwise_or.reduce(split(padded, per) << places, axis=-1)
+    return np.asarray(np.bitwise_or.reduce(split(padded, per) << places, axis=-1), np.uint8)
 
 
 def _cut(data: U8, width: int) -> U8:

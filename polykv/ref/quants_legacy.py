@@ -61,8 +61,8 @@ def q6_0(blocks: U8) -> F32:
     places = np.array([[0, 2], [4, 6]], np.uint8)
     # [..., j // 8, half, j % 8] to value order: half, j // 8, j % 8.
     high = blocks[..., None, None, 2:10] >> places[:, :, None] & np.uint8(3)
-    high = np.moveaxis(high, -2, -3).reshape(*blocks.shape[:-1], 32)
-    return half(blocks, 0) * (nibbles(blocks[..., 10:]) + np.float32(16) * high - np.float32(32))
+    high = np.asarray(np.moveaxis(high, -2, -3).reshape(*blocks.shape[:-1], 32), np.float32)
+    return np.asarray(half(blocks, 0) * (nibbles(blocks[..., 10:]) + 16 * high - 32), np.float32)
 
 
 def q8_0(blocks: U8) -> F32:

@@ -3,8 +3,8 @@
     n = |x|,  y = rotate(x / n)          then codes of y stand for a vector c, and fp16(alpha n / |c|) is stored
 
 After the rotation the values of any vector look like N(0, 1/g), so one table fits all. Dividing by |c| gives the
-decoded vector exactly the length of x. Tables are in units of a unit-norm vector of 128, so y is multiplied by sqrt(g / 128)
-before codes are chosen and a decoded value by sqrt(128 / g). Source: docs/FORMATS.md, the TurboQuant forks.
+decoded vector exactly the length of x. Tables are in units of a unit-norm vector of 128, so y is multiplied by sqrt(g /
+128) before codes are chosen and a decoded value by sqrt(128 / g). Source: docs/FORMATS.md, the TurboQuant forks.
 """
 
 from __future__ import annotations
@@ -75,4 +75,4 @@ def pairwise(x: F32) -> F32:
     while n > 1:
         n //= 2
         squares = squares[..., :n] + squares[..., n : 2 * n]
-    return np.sqrt(squares)
+    return np.asarray(np.sqrt(squares), np.float32)

@@ -6,8 +6,8 @@
     iq4_nl             table[q] nearest to x / (peak / -127), d fitted to them      y = d * table[q]
 
 peak is the value of largest magnitude (the first on a tie). Codes are chosen with the float32 scale, before it is
-rounded to fp16. Bytes of a block: d, m if any, upper bits if any, then 32 int8 (q8_0) or 16 bytes of nibbles, value j low and
-j + 16 high. Source: the reference quantizers of ggml and ik_llama.cpp (docs/FORMATS.md).
+rounded to fp16. Bytes of a block: d, m if any, upper bits if any, then 32 int8 (q8_0) or 16 bytes of nibbles, value j
+low and j + 16 high. Source: the reference quantizers of ggml and ik_llama.cpp (docs/FORMATS.md).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _q6_0(x: F32) -> U8:
     high = q >> 4
     # Byte j % 8 takes the upper two bits of values j and j + 16, those of j < 8 below those of j >= 8.
     pairs = high[..., :16] | high[..., 16:] << 2
-    return _join(d, pairs[..., :8] | pairs[..., 8:] << 4, _nibbles(q))
+    return _join(d, np.asarray(pairs[..., :8] | pairs[..., 8:] << 4, np.uint8), _nibbles(q))
 
 
 def _q5_0(x: F32) -> U8:
@@ -114,7 +114,7 @@ def _inverse(d: F32) -> F32:
 
 
 def _nibbles(q: U8) -> U8:
-    return q[..., :16] & 15 | q[..., 16:] << 4
+    return np.asarray(q[..., :16] & 15 | q[..., 16:] << 4, np.uint8)
 
 
 def _fifth_bits(q: U8) -> U8:

@@ -94,7 +94,7 @@ def _newton(c: F64, density: Density, reach: float) -> F64:
     upper = density(edges[1:-1]) * (edges[1:-1] - mean[:-1]) / mass[:-1] / 2
     matrix = np.eye(len(c)) - np.diag(upper, 1) - np.diag(lower, -1)
     matrix -= np.diag(np.append(upper, 0)) + np.diag(np.append(0, lower))
-    return np.linalg.solve(matrix, c - mean)
+    return np.asarray(np.linalg.solve(matrix, c - mean), np.float64)
 
 
 def _companded(levels: int, density: Density, reach: float) -> F64:
@@ -106,4 +106,4 @@ def _quantiles(p: F64, density: Density, reach: float) -> F64:
     """Points below which a share p of the density lies."""
     edges = np.linspace(-reach, reach, 4097)
     below = np.concatenate([[0], np.cumsum(_means(edges, lambda x: density(x) + 1e-300)[0])])
-    return np.interp(p * below[-1], below, edges)
+    return np.asarray(np.interp(p * below[-1], below, edges), np.float64)

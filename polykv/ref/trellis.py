@@ -8,9 +8,9 @@ Stream of a group: the L - k bits of the first state that are older than its sym
 first. The state of step t is the L bits from bit k t on: decoding is random access, no path has to be followed.
 
 The encoder finds the path of least squared error by dynamic programming (Viterbi). States with equal low L - k bits
-were reached from the same 2^k predecessors, which differ in their low k bits p; on ties the lowest p wins. Of equally good
-final states one is chosen by `final_order`. Source: docs/FORMATS.md; Marcellin and Fischer, "Trellis coded quantization"
-(1990); layout, codebooks and ties are those of the spiritbuun fork (data/README.md).
+were reached from the same 2^k predecessors, which differ in their low k bits p; on ties the lowest p wins. Of equally
+good final states one is chosen by `final_order`. Source: docs/FORMATS.md; Marcellin and Fischer, "Trellis coded
+quantization" (1990); layout, codebooks and ties are those of the spiritbuun fork (data/README.md).
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def encode(codec: Codec, x: F32, group: int, costs: Any = np.float32) -> U8:
     states = np.zeros(vectors.shape, np.int64)
     for i in range(0, len(vectors), SLAB):
         states[i : i + SLAB] = viterbi(vectors[i : i + SLAB], book, codec.bits)
-    states = states.reshape(y.shape)
-    norm = stored_norm(codec, n, book[states], pairwise)
-    stream = pack(states, codec.bits, codec.prefix_bits)
+    paths = states.reshape(y.shape)
+    norm = stored_norm(codec, n, book[paths], pairwise)
+    stream = pack(paths, codec.bits, codec.prefix_bits)
     return flat(np.concatenate([norm.view(np.uint8), stream], axis=-1))
 
 
@@ -94,7 +94,7 @@ def pack(states: States, bits: int, prefix: int) -> U8:
     """Streams uint8 [..., ceil((prefix + bits T) / 8)] of paths [..., T]."""
     first = states[..., :1] >> np.arange(prefix) & 1
     symbols = (states[..., None] >> prefix) >> np.arange(bits) & 1
-    stream = np.concatenate([first, symbols.reshape(*states.shape[:-1], -1)], axis=-1)
+    stream = np.concatenate([first, symbols.reshape(*states.shape[:-1], bits * states.shape[-1])], axis=-1)
     return np.packbits(stream.astype(np.uint8), axis=-1, bitorder="little")
 
 

@@ -181,3 +181,12 @@ def test_packed_and_exchange_codes_agree_where_groups_do(name: str, dim: int) ->
     c, x = codec(name), normal(dim, 20 * dim)
     assert np.array_equal(without_reserved(c, ref.encode(c, x)), encode_groups(c, x, c.group(dim)))
     assert squared_error(c, x, ref.encode(c, x), c.block).shape == (20,)
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_no_vectors_are_fine(name: str) -> None:
+    for shape in ((0, 64), (3, 0, 72)):
+        data = ref.encode(codec(name), np.zeros(shape, np.float32))
+        assert data.shape == (*shape[:-1], codec(name).exchange_bytes(shape[-1]))
+        assert ref.decode(codec(name), data, shape[-1]).shape == shape
+        assert packed(codec(name), np.zeros(shape, np.float32)).shape == shape

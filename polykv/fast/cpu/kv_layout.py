@@ -56,14 +56,14 @@ class CpuArena(KVArena):
 
 def codec_limit(codec: Codec, head_dim: int, block_size: int) -> str | None:
     """None, or why there are no kernels for a codec at this head_dim and block size."""
-    if codec.family not in FAMILIES or (codec.rotated and codec.bits != 3):
-        return f"there are kernels for {TYPES} only"
-    if codec.alpha != 1:
-        return f"kernels store norms as they are, without a factor of {codec.alpha:g}"
     if head_dim < 16 or head_dim % 16:
         return "kernels need a head_dim that is a multiple of 16"
     if block_size < PIECE or block_size % PIECE:
         return f"kernels need a block size that is a multiple of {PIECE}"
+    if codec.family not in FAMILIES or (codec.rotated and codec.bits != 3):
+        return f"there are kernels for {TYPES} only"
+    if codec.alpha != 1:
+        return f"kernels store norms as they are, without a factor of {codec.alpha:g}"
     return None
 
 
