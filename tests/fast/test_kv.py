@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from polykv.cache.codecs import CODECS, codec
 from polykv.errors import UnsupportedError
 from polykv.fast.cpu import decode, encode, kv_alloc, kv_append, kv_pack, kv_read, kv_unpack
-from polykv.fast.cpu.kv_layout import layout
+from polykv.fast.cpu.kv_layout import LONGEST, WIDEST, layout
+from polykv.hadamard import LARGEST_CORE
 from polykv.ops import load
 from polykv.ref.codec import encode_groups
 from polykv.types import Slots
@@ -115,6 +116,11 @@ def test_blocks_cost_what_the_codec_says() -> None:
     assert kv_alloc(codec("turbo3"), 1, 1, 80, 64).block_nbytes == 80 * 64 * 3.2 / 8
     for dim in (96, 112, 192, 320, 576):
         assert kv_alloc(codec("turbo3"), 1, 1, dim, 64).block_nbytes == 64 * codec("turbo3").packed_bytes(dim)
+
+
+def test_tables_have_room_for_every_group() -> None:
+    own = [g for g in range(1, 5000) if codec("turbo3").group(g) == g]
+    assert max(own) == LONGEST and LARGEST_CORE == WIDEST
 
 
 def test_refusals() -> None:

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polykv.errors import UnsupportedError
-from polykv.hadamard import LARGEST_CORE, core, core_order
+from polykv.hadamard import core, core_order
 from polykv.types import F32, Codec, Family, KVArena
 
 I64 = npt.NDArray[np.int64]
@@ -33,14 +33,15 @@ I64 = npt.NDArray[np.int64]
 PIECE = 8
 # Entries of `geom`. CORE: order of the Paley factor of the group's Hadamard matrix.
 FAMILY, DIM, STORED, GROUP, BLOCK, SCALE_AT, RECORD, GROUP_BYTES, CORE, GEOM = range(10)
-# The longest rotation group that is not made of blocks of 128 (polykv/hadamard.py).
-LONGEST = 576
+# The longest rotation group that is not made of blocks of 128, and the largest core of a group's matrix
+# (polykv/hadamard.py). Numbers of this file, because kernels contain them and are kept under a hash of their sources.
+LONGEST, WIDEST = 576, 36
 # Offsets in `table`: 16 centroids (the 8 twice, so that a 4-bit lane index needs no mask), thresholds, rotation signs,
 # and Paley's matrix twice: P transposed, by whose rows the product P y is summed, and P, for P^T y.
 CENTROIDS, THRESHOLDS, SIGNS1, SIGNS2 = 0, 16, 32, 32 + LONGEST
 FORWARD = SIGNS2 + LONGEST
-BACKWARD = FORWARD + LARGEST_CORE**2
-TABLE = BACKWARD + LARGEST_CORE**2
+BACKWARD = FORWARD + WIDEST**2
+TABLE = BACKWARD + WIDEST**2
 # The types that there are kernels for.
 FAMILIES = (Family.F32, Family.F16, Family.Q8_0, Family.Q4_0, Family.LLOYD_MAX)
 TYPES = "f32, f16, q8_0, q4_0 and turbo3"
