@@ -90,6 +90,17 @@ def test_one_file_keeps_several_sessions_and_all_are_found_again(name: str, tmp_
             other.generate(side, **OPTIONS)
 
 
+@pytest.mark.parametrize("kv", ["turbo4/turbo2_tcq", "turbo3_tcq/turbo8", "bf16/iq4_nl", "q6_0/q4_1", "q5_0/turbo4_ep"])
+def test_types_without_kernels_survive_a_file(kv: str, tmp_path: Path) -> None:
+    """On ref, in heads of 16 values: the codes of a file are those of memory, so the next logits are equal."""
+    llm, other = (tiny_llm(kv=kv, backend="ref") for _ in range(2))
+    with llm.pool(DOCUMENT) as pool, pool.fork() as agent:
+        pool.save(tmp_path / "p")
+        want = llm.engine.runner.step([(agent.sequence, [7])])
+    with other.load_pool(tmp_path / "p") as pool, pool.fork() as agent:
+        assert np.array_equal(other.engine.runner.step([(agent.sequence, [7])]), want)
+
+
 # -- format versions -----------------------------------------------------------------------------------------------
 def test_a_file_of_format_version_1_is_refused_with_what_to_do(golden: Path) -> None:
     llm = tiny_llm(kv="q8_0/turbo3")

@@ -184,6 +184,15 @@ def test_packed_and_exchange_codes_agree_where_groups_do(name: str, dim: int) ->
 
 
 @pytest.mark.parametrize("name", CODECS)
+@pytest.mark.parametrize("dim", [1, 2, 3, 4, 12, 20, 33, 130])
+def test_any_head_dim(name: str, dim: int) -> None:
+    c, x = codec(name), normal(dim, 8 * dim)
+    data = encode_groups(c, x, c.group(dim))
+    assert data.shape == (8, c.packed_bytes(dim))
+    assert np.square(packed(c, x) - x).sum() <= WORST.get(name, 0.02) * np.square(x).sum()
+
+
+@pytest.mark.parametrize("name", CODECS)
 def test_no_vectors_are_fine(name: str) -> None:
     for shape in ((0, 64), (3, 0, 72)):
         data = ref.encode(codec(name), np.zeros(shape, np.float32))

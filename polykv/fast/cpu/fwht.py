@@ -9,8 +9,8 @@ import numpy as np
 from polykv.fast.cpu._jit import kernel
 from polykv.fast.cpu.kv_layout import BACKWARD, CORE, FORWARD, GROUP, SIGNS1, SIGNS2, STORED
 from polykv.fast.cpu.lift_simd import hadamard8
-from polykv.fast.cpu.simd import addr, load_f, store_f
-from polykv.fast.cpu.simd_math import add_f, sub_f
+from polykv.fast.cpu.simd import addr, get_f32, load_f, splat_f, store_f
+from polykv.fast.cpu.simd_math import add_f, fma, sub_f
 from polykv.hadamard import core, core_order
 from polykv.types import F32
 
@@ -25,41 +25,47 @@ def hadamard(y: Any, at: int, g: int, m: int, table: Any, matrix: int) -> None:
         _runs(y, at, g, m, table, matrix)
         _butterflies(y, at, g, m)
     elif g >= 8:
-        p = addr(y) + 4 * at
-        for i in range(0, 4 * g, 32):
-            store_f(p + i, hadamard8(load_f(p + i)))
-        h = 8
-        while h < g:
-            for i in range(0, 4 * g, 8 * h):
-                for j in range(p + i, p + i + 4 * h, 32):
-                    a, b = load_f(j), load_f(j + 4 * h)
-                    store_f(j, add_f(a, b))
-                    store_f(j + 4 * h, sub_f(a, b))
-            h *= 2
+        for p in range(addr(y) + 4 * at, addr(y) + 4 * (at + g), 32):
+            store_f(p, hadamard8(load_f(p)))
+        _butterflies(y, at, g, 8)
     else:
         _butterflies(y, at, g, 1)
 
 
 @kernel()
 def _runs(y: Any, at: int, g: int, m: int, table: Any, matrix: int) -> None:
-    """Multiply runs of m values by an m x m matrix, whose transpose is at `matrix`."""
+    """Multiply runs of m values by an m x m matrix, whose transpose is at `matrix`.
+
+    8 results at a time, the last 8 of a run together with some that are known already.
+    """
     z = np.empty(m, np.float32)
-    for i in range(at, at + g, m):
-        z[:] = 0
-        for j in range(m):
-            v, row = y[i + j], matrix + j * m
-            for k in range(m):
-                z[k] += table[row + k] * v
+    rows, out = addr(table) + 4 * matrix, addr(z)
+    for first in range(at, at + g, m):
+        run = addr(y) + 4 * first
+        for i in range(0, 4 * m, 32):
+            k = min(i, 4 * m - 32)
+            total = splat_f(np.float32(0))
+            for j in range(m):
+                total = fma(load_f(rows + 4 * m * j + k), splat_f(get_f32(run + 4 * j)), total)
+            store_f(out + k, total)
+        # By name: an array that is only known by its address would be freed before this.
         for k in range(m):
-            y[i + k] = z[k]
+            y[first + k] = z[k]
 
 
 @kernel()
 def _butterflies(y: Any, at: int, g: int, h: int) -> None:
     """Sylvester's stages (a, b) -> (a + b, a - b) at distances h, 2 h, ... below g."""
+    p = addr(y) + 4 * at
     while h < g:
+        whole = h // 8 * 8
+        for i in range(0, 4 * g, 8 * h):
+            for j in range(p + i, p + i + 4 * whole, 32):
+                a, b = load_f(j), load_f(j + 4 * h)
+                store_f(j, add_f(a, b))
+                store_f(j + 4 * h, sub_f(a, b))
         for i in range(at, at + g, 2 * h):
-            for j in range(i, i + h):
+            for j in range(i + whole, i + h):
                 u, v = y[j], y[j + h]
                 y[j], y[j + h] = u + v, u - v
         h *= 2
