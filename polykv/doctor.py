@@ -126,11 +126,13 @@ def _limits(name: str) -> Check:
     sizes = {(pair, d): ops.supports_kv(pair.k, pair.v, d, block) for pair in pairs for d in HEAD_DIMS}
     weights = {kind: ops.supports_weight(kind) for kind in WeightType}
     dims = [d for d in HEAD_DIMS if any(sizes[pair, d] is None for pair in pairs)]
-    whole = [pair for pair in pairs if all(sizes[pair, d] is None for d in dims)]
-    kv = f"any pair of {', '.join(CODECS)}" if len(whole) == len(pairs) else ", ".join(map(str, whole))
+    whole = {(pair.k.name, pair.v.name) for pair in pairs if all(sizes[pair, d] is None for d in dims)}
+    names = [name for name in CODECS if (name, name) in whole]
+    square = len(whole) == len(names) ** 2
+    kv = f"any pair of {', '.join(names)}" if square else ", ".join(sorted("/".join(pair) for pair in whole))
     usable = ", ".join(kind.name for kind, reason in weights.items() if reason is None)
     text = f"K/V {kv}; head_dim {', '.join(map(str, dims))}; weights {usable}"
-    # Most reasons are about a head_dim, whatever the types: one sentence each.
+    # Reasons are few, whatever the types and sizes: one sentence each.
     refused = dict.fromkeys(r for r in (*sizes.values(), *weights.values()) if r is not None)
     return Check(f"{name} runs", State.NOTE if refused else State.OK, ". Not more: ".join([text, *refused]))
 

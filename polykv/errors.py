@@ -31,16 +31,19 @@ class ConfigError(PolyKVError):
 class MismatchError(PolyKVError):
     """A pool or block belongs to another model, tier, table or rope; names the field that differs.
 
-    models: names of the model of the file and of the session's, for people (two models may have one name).
+    models: names of the model of the file and of the session's, for people (two models may have one name). advice: what
+    to do, when it is not what the default says.
     """
 
-    def __init__(self, field: str, have: object, want: object, models: tuple[str, str] | None = None) -> None:
+    def __init__(
+        self, field: str, have: object, want: object, models: tuple[str, str] | None = None, advice: str = ""
+    ) -> None:
         self.field = field
         # A name comes from an untrusted file: `repr` escapes control characters before they meet a terminal.
         theirs, ours = ("", "") if models is None else (f" (model {m!r:.100})" for m in models)
         super().__init__(
             f"{field} differs: the file{theirs} has {have!r}, this session{ours} has {want!r}; "
-            "start the session as it was when the file was written, or write the file again"
+            + (advice or "start the session as it was when the file was written, or write the file again")
         )
 
 

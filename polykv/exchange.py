@@ -1,7 +1,7 @@
 """quantize, dequantize: the K/V types as a library of their own.
 
-Both work on the exchange layout (docs/FORMATS.md): the bytes that pool files hold and that other programs write. A
-vector of head_dim values is zero-padded to whole blocks of the type, so the byte count follows from both.
+Both work on the exchange layout (docs/FORMATS.md): the bytes that other programs write. A vector of head_dim values is
+zero-padded to whole blocks of the type, so the byte count follows from both.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ def quantize(tier: str, x: npt.ArrayLike, backend: str = "ref") -> U8:
     """Exchange blocks, uint8 [..., n], of vectors x [..., head_dim].
 
     tier: one K/V type (`polykv tiers` lists them). x: finite floats, converted to float32; values beyond what the
-    type's fp16 scale can hold are clamped. backend: "ref" or "cpu".
+    type's fp16 scale can hold are clamped. backend: "ref" (all types) or "cpu".
 
     >>> quantize("q8_0", np.ones((2, 64), np.float32)).shape
     (2, 68)
 
-    Raises ConfigError for an unknown type or backend, and for x that is not a finite float array with a last axis.
+    Raises ConfigError for an unknown type or backend, and for x that is not a finite float array with a last axis;
+    UnsupportedError for a type or head_dim that the backend has no kernels for.
     """
     kind = codec(tier)
     a = np.asarray(x)
@@ -47,7 +48,8 @@ def dequantize(tier: str, blocks: npt.ArrayLike, head_dim: int, backend: str = "
     >>> bool(np.abs(dequantize("q8_0", quantize("q8_0", x), 64) - x).max() < 0.005)
     True
 
-    Raises ConfigError for an unknown type or backend, and for blocks whose dtype or length does not fit.
+    Raises ConfigError for an unknown type or backend, and for blocks whose dtype or length does not fit;
+    UnsupportedError for a type or head_dim that the backend has no kernels for.
     """
     kind = codec(tier)
     data = np.asarray(blocks)

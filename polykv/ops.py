@@ -87,8 +87,8 @@ class Ops(Protocol):
         ...
 
     def fwht(self, x: F32, signs1: F32, signs2: F32, *, inverse: bool = False, out: F32 | None = None) -> F32:
-        """y = signs2 * H(x * signs1) / sqrt(g) on consecutive groups of g = len(signs1) values of the last axis
-        (inverse: x = signs1 * H(y * signs2) / sqrt(g)); H is the Sylvester-ordered Hadamard matrix."""
+        """y = signs2 * H (x * signs1) / sqrt(g) on consecutive groups of g = len(signs1) values of the last axis
+        (inverse: x = signs1 * H^T (y * signs2) / sqrt(g)); H is the Hadamard matrix of order g of `polykv.hadamard`."""
         ...
 
     # -- codecs ------------------------------------------------------------------------------------------------
@@ -107,7 +107,8 @@ class Ops(Protocol):
         ...
 
     def kv_append(self, arena: KVArena, x: F32, slots: Slots) -> None:
-        """Encode x [R, n_kv, D] into the cells `slots`. Codes equal those of `encode`."""
+        """Encode x [R, n_kv, D] into the cells `slots`, in groups of `codec.group(D)` values. Where these are the
+        groups of the exchange layout, codes equal those of `encode`."""
         ...
 
     def kv_read(self, arena: KVArena, blocks: I32) -> F32:
@@ -115,11 +116,12 @@ class Ops(Protocol):
         ...
 
     def kv_pack(self, arena: KVArena, blocks: I32) -> U8:
-        """Exchange layout [n, block_size, n_kv, exchange_bytes(D)] of whole blocks."""
+        """Packed layout [n, block_size, n_kv, packed_bytes(D)] of whole blocks: the codes as they are, in an order of
+        bytes that all backends share (docs/FORMATS.md)."""
         ...
 
     def kv_unpack(self, arena: KVArena, blocks: I32, data: U8) -> None:
-        """Store exchange data [n, block_size, n_kv, exchange_bytes(D)] into whole blocks; inverse of `kv_pack`."""
+        """Store packed data [n, block_size, n_kv, packed_bytes(D)] into whole blocks; inverse of `kv_pack`."""
         ...
 
     # -- attention ---------------------------------------------------------------------------------------------

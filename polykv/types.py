@@ -6,17 +6,22 @@ Letters used for shapes everywhere in this project:
     E embedding width                   H query heads     G kv heads       D head_dim
     F feed-forward width                V vocabulary      N blocks
 
-Nothing here computes. The backends (`ref`, `fast.cpu`) import this file and no other of polykv but `errors`.
+Nothing here computes. The backends (`ref`, `fast.cpu`) import this file and no other of polykv but `errors` and
+`hadamard`. `Codec` and what belongs to it are defined in `polykv.codec`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
+
+from polykv.codec import Codec as Codec
+from polykv.codec import Family as Family
+from polykv.codec import Signs as Signs
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
@@ -99,65 +104,6 @@ class Glu(IntEnum):
 
     SILU = 0
     GELU_TANH = 1
-
-
-class Family(IntEnum):
-    """How a codec stores a vector; the one thing kernels branch on."""
-
-    F32 = 0
-    F16 = 1
-    Q8_0 = 2
-    Q4_0 = 3
-    LLOYD_MAX = 4
-
-
-@dataclass(frozen=True)
-class Codec:
-    """One way to store K or V vectors. Built by `polykv.cache.codecs`; constants only, no arrays of data.
-
-    bits: code bits per value (without scales). block: values that share one fp16 scale (32 scalar, 128 rotated,
-    1 for plain types). block_bytes: bytes of one such block in the exchange layout.
-    Rotated codecs (LLOYD_MAX): `centroids` and `thresholds` are ascending and in units of a unit-norm 128-vector;
-    for a group of g < 128 values multiply both by sqrt(128/g). `signs1`, `signs2` are the +-1 vectors of the
-    rotation y = signs2 * H(x * signs1) / sqrt(g), of which a group of g values uses the first g.
-    Source: shared rotation and tables of the TurboQuant forks (docs/FORMATS.md, data/README.md).
-    """
-
-    name: str
-    family: Family
-    bits: int
-    block: int
-    block_bytes: int
-    centroids: tuple[float, ...] = ()
-    thresholds: tuple[float, ...] = ()
-    signs1: tuple[float, ...] = field(default=(), repr=False)
-    signs2: tuple[float, ...] = field(default=(), repr=False)
-    table_id: str = ""
-
-    @property
-    def rotated(self) -> bool:
-        return self.family == Family.LLOYD_MAX
-
-    def padded(self, head_dim: int) -> int:
-        """Values that the exchange layout stores for one head vector (a multiple of `block`)."""
-        return -(-head_dim // self.block) * self.block
-
-    def exchange_bytes(self, head_dim: int) -> int:
-        """Bytes of one head vector in the exchange layout."""
-        return self.padded(head_dim) // self.block * self.block_bytes
-
-    def group(self, head_dim: int) -> int:
-        """Values of one rotation group in the resident layout: 128, or head_dim itself when it is a smaller power of
-        two (a zero-padded 64-vector repeats its first half up to sign after the 128-rotation, so storing the second
-        half again would waste half of the bits)."""
-        if not self.rotated:
-            return self.block
-        return head_dim if head_dim < self.block and head_dim & (head_dim - 1) == 0 else self.block
-
-    def resident_dim(self, head_dim: int) -> int:
-        """Values stored for one head vector in the resident layout (>= head_dim, a multiple of `group`)."""
-        g = self.group(head_dim)
-        return -(-head_dim // g) * g
 
 
 @dataclass(frozen=True, eq=False)

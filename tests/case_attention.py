@@ -9,12 +9,13 @@ import numpy as np
 from case_base import HEAD_DIMS, Arrays, Case, normal, poison, seeded
 from case_kv import filled
 
-from polykv.cache.codecs import parse_tier
+from polykv.cache.codecs import CODECS, parse_tier
 from polykv.config import CacheConfig
 from polykv.ops import Ops
 from polykv.types import LayerKV, Segment, Segments, Slots
 
-TIERS = ("f32", "f16", "q8_0", "q4_0", "turbo3", "q8_0/turbo3", "turbo3/q8_0", "f16/q4_0")
+MIXED = ("q8_0/turbo3", "turbo3/q8_0", "f16/q4_0", "turbo4/turbo2_tcq", "q5_1/turbo3", "turbo3_tcq/q4_0")
+TIERS = (*CODECS, *MIXED)
 HEADS = ((4, 4), (9, 3), (4, 1), (9, 1))
 
 
@@ -124,7 +125,8 @@ def attend(
         scale = dim**-0.5
         return lambda: ops.attend(q, segments, kv, scale=scale, window=window, softcap=softcap, out=poison(*q.shape))
 
-    return Case("attend", name, prepare, tolerance=tolerance)
+    pair = parse_tier(tier)
+    return Case("attend", name, prepare, tolerance=tolerance, storage=(pair.k, pair.v, dim, plan.size))
 
 
 def empty(tier: str) -> Case:
@@ -149,7 +151,8 @@ def empty(tier: str) -> Case:
             *ops.attend(q[:0], nothing, kv, scale=0.125),
         )
 
-    return Case("attend", f"empty-{tier.replace('/', '+')}", prepare)
+    pair = parse_tier(tier)
+    return Case("attend", f"empty-{tier.replace('/', '+')}", prepare, storage=(pair.k, pair.v, 64, 64))
 
 
 def layer(ops: Ops, tier: str, n_blocks: int, n_kv: int, dim: int, size: int) -> LayerKV:

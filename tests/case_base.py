@@ -10,14 +10,17 @@ import numpy as np
 
 from polykv import ref
 from polykv.model.gguf_check import SCALE_AT
-from polykv.ops import AGREEMENT, Agreement, Ops
+from polykv.ops import AGREEMENT, Agreement, Limits, Ops
 from polykv.ref import codec as codecs
-from polykv.ref import lloyd_max
+from polykv.ref import rotation
 from polykv.types import F32, U8, WEIGHT_BLOCK, Codec, QuantTensor, WeightType
 
 Arrays = tuple[np.ndarray, ...]
 FLOATS = (WeightType.F32, WeightType.F16, WeightType.BF16)
-HEAD_DIMS = (16, 64, 80, 96, 128, 192, 256, 512)
+# Own groups of all orders, whole groups of 128, padding (176), and one that is no multiple of 16 (72).
+HEAD_DIMS = (16, 64, 72, 80, 96, 112, 128, 176, 192, 256, 320, 512, 576)
+# Types, head_dim and block size, as `Limits.supports_kv` takes them.
+Storage = tuple[Codec, Codec, int, int]
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,8 @@ class Case:
     prepare(ops) makes the seeded inputs and whatever state the backend needs, and returns the call; the call runs the
     operation and returns its results, every time the same. Benchmarks time the call alone.
     cost (class COST): squared error per vector of the codes that the call returned. tolerance: the largest error
-    allowed, that of the agreement class unless the case has a reason for another.
+    allowed, that of the agreement class unless the case has a reason for another. storage: K/V that the case needs and
+    that a backend may refuse.
     """
 
     op: str
@@ -36,6 +40,7 @@ class Case:
     cost: Callable[[Arrays], np.ndarray] | None = None
     # Negative: that of the class.
     tolerance: float = -1.0
+    storage: Storage | None = None
 
     def __post_init__(self) -> None:
         if self.tolerance < 0:
@@ -45,8 +50,17 @@ class Case:
     def agreement(self) -> Agreement:
         return AGREEMENT[self.op]
 
+    def refusal(self, limits: Limits) -> str | None:
+        """Why a backend does not run this case; None = it must."""
+        return None if self.storage is None else limits.supports_kv(*self.storage)
+
     def __str__(self) -> str:
         return f"{self.op}-{self.id}"
+
+
+def runs(ops: Limits, *codecs: Codec) -> bool:
+    """Whether a backend stores these types (at a common head_dim; sizes are another matter)."""
+    return all(ops.supports_kv(c, c, 64, 64) is None for c in codecs)
 
 
 def seeded(name: str) -> np.random.Generator:
@@ -111,14 +125,22 @@ def stored(name: str, codec: Codec, *shape: int) -> U8:
     return ref.encode(codec, vectors(name, codec, "zeros", *shape))
 
 
-def squared_error(codec: Codec, x: F32, data: U8) -> np.ndarray:
-    """Per vector, in float64, in the space in which codes are chosen.
+def packed(name: str, codec: Codec, *shape: int) -> U8:
+    """The same vectors as packed bytes."""
+    return codecs.encode_groups(codec, vectors(name, codec, "zeros", *shape), codec.group(shape[-1]))
+
+
+def squared_error(codec: Codec, x: F32, data: U8, group: int) -> np.ndarray:
+    """Per vector, in float64, in the space in which codes are chosen; data: exchange bytes (group is codec.block), or
+    packed bytes in groups of `group`.
 
     For a rotated codec that is the padded, rotated space: a value on a threshold costs the same with either code there,
     but not after the padding has been cut off.
     """
-    y = codecs.decode_stored(codec, data, x.shape[-1], codec.block).astype(np.float64)
+    if data.shape[-1] == codec.exchange_bytes(x.shape[-1]) and group == codec.block:
+        data = codecs.without_reserved(codec, data)
+    y = codecs.decode_groups(codec, data, x.shape[-1], group).astype(np.float64)
     want = x.astype(np.float64)
     if codec.rotated:
-        want = lloyd_max.rotate_in(codec, want, codec.block)
+        want = rotation.rotate_in(codec, want, group)
     return np.square(y - want).sum(axis=-1)

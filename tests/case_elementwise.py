@@ -28,7 +28,7 @@ def cases() -> Iterator[Case]:
     for kind in Glu:
         for shape, scale in (((1, 1536), 1.0), ((63, 2048), 3.0), ((1000, 7), 1.0), ((3, 33), 1e4), ((0, 8), 1.0)):
             yield glu(kind, shape, scale)
-    for g in (1, 2, 16, 64, 128, 512):
+    for g in (1, 2, 16, 64, 128, 512, 12, 20, 48, 72, 80, 112, 576):
         for inverse in (False, True):
             yield fwht(g, 3, 1.0, inverse)
             yield fwht(g, 63, 1e-37, inverse)

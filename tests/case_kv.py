@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from case_base import HEAD_DIMS, Arrays, Case, poison, seeded, squared_error, stored, vectors
+from case_base import HEAD_DIMS, Arrays, Case, packed, poison, seeded, squared_error, stored, vectors
 
 from polykv.cache.codecs import CODECS
 from polykv.ops import Ops
@@ -45,7 +45,13 @@ def encode(codec: Codec, kind: str, shape: tuple[int, ...]) -> Case:
         return lambda: (ops.encode(codec, x, out=out),)
 
     name = f"{codec.name}-{kind}-{'x'.join(map(str, shape))}"
-    return Case("encode", name, prepare, cost=lambda got: squared_error(codec, x, got[0]))
+    return Case(
+        "encode",
+        name,
+        prepare,
+        cost=lambda got: squared_error(codec, x, got[0], codec.block),
+        storage=(codec, codec, shape[-1], 64),
+    )
 
 
 def decode(codec: Codec, shape: tuple[int, ...]) -> Case:
@@ -53,13 +59,13 @@ def decode(codec: Codec, shape: tuple[int, ...]) -> Case:
         data = stored("decode", codec, *shape)
         return lambda: (ops.decode(codec, data, shape[-1], out=poison(*shape)), ops.decode(codec, data, shape[-1]))
 
-    return Case("decode", f"{codec.name}-{'x'.join(map(str, shape))}", prepare)
+    return Case("decode", f"{codec.name}-{'x'.join(map(str, shape))}", prepare, storage=(codec, codec, shape[-1], 64))
 
 
 def filled(ops: Ops, name: str, codec: Codec, n_blocks: int, n_kv: int, dim: int, size: int) -> KVArena:
     """An arena whose blocks hold the same codes in every backend."""
     arena = ops.kv_alloc(codec, n_blocks, n_kv, dim, size)
-    ops.kv_unpack(arena, np.arange(n_blocks, dtype=np.int32), stored(name, codec, n_blocks, size, n_kv, dim))
+    ops.kv_unpack(arena, np.arange(n_blocks, dtype=np.int32), packed(name, codec, n_blocks, size, n_kv, dim))
     return arena
 
 
@@ -78,7 +84,7 @@ def kv_alloc(codec: Codec, n_kv: int, dim: int) -> Case:
 
         return call
 
-    return Case("kv_alloc", f"{codec.name}-{n_kv}x{dim}", prepare)
+    return Case("kv_alloc", f"{codec.name}-{n_kv}x{dim}", prepare, storage=(codec, codec, dim, 64))
 
 
 def kv_append(codec: Codec, kind: str, n: int, n_kv: int, dim: int) -> Case:
@@ -101,7 +107,13 @@ def kv_append(codec: Codec, kind: str, n: int, n_kv: int, dim: int) -> Case:
         return call
 
     name = f"{codec.name}-{kind}-{n}x{n_kv}x{dim}"
-    return Case("kv_append", name, prepare, cost=lambda got: squared_error(codec, x, got[0]))
+    return Case(
+        "kv_append",
+        name,
+        prepare,
+        cost=lambda got: squared_error(codec, x, got[0], codec.group(dim)),
+        storage=(codec, codec, dim, 64),
+    )
 
 
 def kv_read(codec: Codec, n_kv: int, dim: int, size: int) -> Case:
@@ -112,7 +124,7 @@ def kv_read(codec: Codec, n_kv: int, dim: int, size: int) -> Case:
             ops.kv_read(arena, np.zeros(0, np.int32)),
         )
 
-    return Case("kv_read", f"{codec.name}-{n_kv}x{dim}-block{size}", prepare)
+    return Case("kv_read", f"{codec.name}-{n_kv}x{dim}-block{size}", prepare, storage=(codec, codec, dim, size))
 
 
 def kv_pack(codec: Codec, n_kv: int, dim: int, size: int) -> Case:
@@ -123,14 +135,14 @@ def kv_pack(codec: Codec, n_kv: int, dim: int, size: int) -> Case:
             ops.kv_pack(arena, np.zeros(0, np.int32)),
         )
 
-    return Case("kv_pack", f"{codec.name}-{n_kv}x{dim}-block{size}", prepare)
+    return Case("kv_pack", f"{codec.name}-{n_kv}x{dim}-block{size}", prepare, storage=(codec, codec, dim, size))
 
 
 def kv_unpack(codec: Codec, n_kv: int, dim: int, size: int) -> Case:
     """Overwrite two of four blocks; the others keep their codes."""
 
     def prepare(ops: Ops) -> Callable[[], Arrays]:
-        data = stored("unpack", codec, 2, size, n_kv, dim)
+        data = packed("unpack", codec, 2, size, n_kv, dim)
         everything = np.arange(4, dtype=np.int32)
 
         def call() -> Arrays:
@@ -142,4 +154,4 @@ def kv_unpack(codec: Codec, n_kv: int, dim: int, size: int) -> Case:
 
         return call
 
-    return Case("kv_unpack", f"{codec.name}-{n_kv}x{dim}-block{size}", prepare)
+    return Case("kv_unpack", f"{codec.name}-{n_kv}x{dim}-block{size}", prepare, storage=(codec, codec, dim, size))

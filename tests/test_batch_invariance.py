@@ -5,10 +5,11 @@ That is what makes N agents in one pool equal N separate runs, and a prefix-cach
 
 from __future__ import annotations
 
+import case_attention
 import numpy as np
 import pytest
-from case_attention import TIERS, Plan, Seq, layer
-from case_base import normal, seeded, stored, weight
+from case_attention import Plan, Seq, layer
+from case_base import normal, packed, runs, seeded, weight
 from case_model import GEMMA, LLAMA, Shape, angles_of, attention_weights, mlp_weights
 
 from polykv.cache.codecs import parse_tier
@@ -18,6 +19,8 @@ from polykv.ops import BACKENDS, load
 from polykv.types import F32, Activations, Angles, HeadWeights, LayerKV, Segment, Segments, Slots, WeightType
 
 FAST = tuple(b for b in BACKENDS if b != "ref")
+# Tiers that a fast backend has kernels for; test_equivalence reports the others.
+TIERS = tuple(t for t in case_attention.TIERS if any(runs(load(b), parse_tier(t).k, parse_tier(t).v) for b in FAST))
 pytestmark = pytest.mark.parametrize("name", FAST)
 
 # Long enough to cross several chunks of 512 positions; in the blocks that sessions use, and in large ones.
@@ -83,7 +86,7 @@ def test_attend_block_sizes(name: str, tier: str, heads: tuple[int, int], dim: i
     # Blocks of 8 and of 24 then begin at an odd piece of 8 cells.
     first, end = 360, 1100
     q, codecs = normal(rng, 40, heads[0], dim), parse_tier(tier)
-    k, v = (stored(side, c, end + 96, heads[1], dim) for side, c in (("k", codecs.k), ("v", codecs.v)))
+    k, v = (packed(side, c, end + 96, heads[1], dim) for side, c in (("k", codecs.k), ("v", codecs.v)))
     positions = np.linspace(first + window, end - 1, len(q)).astype(np.int32)
     want = None
     for size in (64, 8, 16, 24, 32, 96, 128):

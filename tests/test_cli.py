@@ -17,6 +17,7 @@ import pytest
 from tiny_models import tiny_model, tiny_path
 
 from polykv import cli
+from polykv.cache.codecs import CODECS
 from polykv.commands import options
 from polykv.commands.compiling import Compiling
 from polykv.commands.output import Output, printable, say
@@ -201,11 +202,40 @@ def test_tiers_match_the_codecs(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "tiers", "-m", TINY, "--json")
     assert code == 0
     tiers = {t["name"]: t for t in json.loads(out.splitlines()[-1])["tiers"]}
-    assert tiers["turbo3"]["bits_per_value"] == 3.125
-    assert tiers["q8_0"]["bits_per_value"] == 8.5
     layers = tiny_model("llama").config.layers
+    # The model has heads of 16 values.
+    assert (tiers["turbo3"]["bits_per_value"], tiers["q8_0"]["bits_per_value"]) == (4, 17)
     assert tiers["f16"]["bytes_per_token"] == sum(2 * 2 * layer.n_kv * layer.head_dim for layer in layers)
     assert 0 < tiers["turbo3"]["bytes_per_token"] < tiers["q8_0"]["bytes_per_token"]
+    # What the backend does not run has no bytes there, and says which does.
+    assert tiers["turbo4"]["bytes_per_token"] is None and tiers["turbo4"]["backends"] == ["ref"]
+    code, out, _ = run(capsys, "tiers", "-m", TINY, "--backend", "ref", "--json")
+    there = {t["name"]: t for t in json.loads(out.splitlines()[-1])["tiers"]}
+    for name, t in there.items():
+        bits = sum(2 * layer.n_kv * layer.head_dim * t["bits_per_value"] for layer in layers)
+        assert t["bytes_per_token"] == pytest.approx(bits / 8), name
+
+
+@pytest.mark.parametrize(
+    ("dim", "want"),
+    [(64, (4.25, 2.375, 8.5)), (80, (4.2, 2.3, 10.2)), (128, (4.125, 2.1875, 8.5)), (104, (5.077, 2.692, 10.462))],
+)
+def test_tiers_count_real_bits(dim: int, want: tuple[float, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "tiers", "--head-dim", str(dim), "--json")
+    assert code == 0 and f"K/V types at head_dim {dim}" in out
+    tiers = {t["name"]: t for t in json.loads(out.splitlines()[-1])["tiers"]}
+    assert set(tiers) == set(CODECS) - {"f32"}
+    assert [tiers[n]["bits_per_value"] for n in ("turbo4", "turbo2_tcq", "q8_0")] == pytest.approx(want, abs=1e-3)
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_plan_takes_every_type(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "plan", "-m", TINY, "--backend", "ref", "--kv", f"{name}/turbo2_tcq", "--json")
+    assert code == 0, err
+    plan = json.loads(out.splitlines()[-1])
+    assert {layer["tier"] for layer in plan["layers"]} == {f"{name}/turbo2_tcq"}
+    code, _, err = run(capsys, "plan", "-m", TINY, "--kv", f"{name}/turbo2_tcq")
+    assert code == 2 and "there are kernels for" in err and "--backend ref" in err
 
 
 def test_plan_adds_up(capsys: pytest.CaptureFixture[str]) -> None:

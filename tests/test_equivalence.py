@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections import defaultdict
+import re
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,10 +13,11 @@ import numpy as np
 import pytest
 from agreement import worst_cost, worst_error
 from case_attention import TIERS
-from case_base import Arrays, Case
+from case_base import HEAD_DIMS, Arrays, Case
 from cases import CASES
 
 from polykv.cache.codecs import CODECS, parse_tier
+from polykv.errors import UnsupportedError
 from polykv.ops import AGREEMENT, BACKENDS, LIMITS, OPERATIONS, Agreement, Limits, Ops, load
 
 FAST = tuple(b for b in BACKENDS if b != "ref")
@@ -36,6 +38,18 @@ def worst(request: pytest.FixtureRequest) -> Iterator[dict[tuple[str, str], tupl
             print(f"  {name} {op:15} {AGREEMENT[op].name:5} {share:7.1%}  {where}")
 
 
+@pytest.fixture(scope="module")
+def refused(request: pytest.FixtureRequest) -> Iterator[Counter[tuple[str, str, str]]]:
+    """How many cases of an operation a backend refused, by reason; printed when all have run."""
+    table: Counter[tuple[str, str, str]] = Counter()
+    yield table
+    plugins = request.config.pluginmanager
+    with plugins.getplugin("capturemanager").global_and_fixture_disabled():
+        print("\ncases that a backend refuses, as it says when asked")
+        for (name, op, reason), n in sorted(table.items()):
+            print(f"  {name} {op:15} {n:5}  {reason}")
+
+
 def run(name: str, case: Case) -> Arrays:
     call = case.prepare(load(name))
     call()
@@ -45,9 +59,20 @@ def run(name: str, case: Case) -> Arrays:
 
 @pytest.mark.parametrize("name", FAST)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_twin(name: str, case: Case, worst: dict[tuple[str, str], tuple[float, str]]) -> None:
+def test_twin(
+    name: str,
+    case: Case,
+    worst: dict[tuple[str, str], tuple[float, str]],
+    refused: Counter[tuple[str, str, str]],
+) -> None:
     if (name, case.op) in MISSING:
         pytest.skip(MISSING[name, case.op])
+    reason = case.refusal(load(name))
+    if reason is not None:
+        refused[name, case.op, reason] += 1
+        with pytest.raises(UnsupportedError, match=re.escape(reason)):
+            run(name, case)
+        return
     got, want = run(name, case), run("ref", case)
     if case.agreement is Agreement.COST:
         assert case.cost is not None
@@ -63,6 +88,21 @@ def test_twin(name: str, case: Case, worst: dict[tuple[str, str], tuple[float, s
 
 def test_every_operation_has_cases_and_a_class() -> None:
     assert {c.op for c in CASES} == set(OPERATIONS) == set(AGREEMENT)
+
+
+# K/V types that a backend has kernels for, at every head_dim of the cases that is a multiple of 16.
+RUNS = {"cpu": {"f32", "f16", "q8_0", "q4_0", "turbo3"}}
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_what_a_backend_refuses_is_known(name: str) -> None:
+    """A case that is refused tests nothing: no other types and sizes than these may be."""
+    for k in CODECS.values():
+        for v in CODECS.values():
+            for dim in HEAD_DIMS:
+                runs = {k.name, v.name} <= RUNS[name] and dim % 16 == 0
+                assert (load(name).supports_kv(k, v, dim, 64) is None) == runs, (k.name, v.name, dim)
+    assert all(case.refusal(load("ref")) is None for case in CASES)
 
 
 def test_every_codec_is_read_as_k_and_as_v() -> None:

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from tiny_models import random_ids, tiny_model
 
-from polykv.cache.codecs import CODECS, parse_tiers
+from polykv.cache.codecs import parse_tiers
 from polykv.cache.plan import plan_memory
 from polykv.model.loader import load_model
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
-from quality import TRUTH, digits, divergence, log_softmax, measure, rows  # noqa: E402
+from quality import NAMES, digits, divergence, log_softmax, measure, rows  # noqa: E402
 
 RESULT = json.loads((ROOT / "benchmarks" / "results" / "quality.json").read_text())
 
@@ -57,9 +57,8 @@ def shown(text: str, pairs: dict[str, str]) -> dict[str, str]:
 
 
 def test_the_result_is_complete() -> None:
-    names = [name for name in CODECS if name != TRUTH]
     for m in RESULT["models"].values():
-        assert set(m["pairs"]) == {f"{k}/{v}" for k in names for v in names}
+        assert set(m["pairs"]) == {f"{k}/{v}" for k in NAMES for v in NAMES}
         assert m["tokens"] >= 512
     assert {"machine", "commit", "date", "backend", "activations"} <= set(RESULT)
 

@@ -14,6 +14,7 @@ from tiny_models import random_ids
 from polykv.cache import blocks
 from polykv.cache.persist import load_sequences, save_sequences
 from polykv.cache.sequence import Sequence
+from polykv.errors import MismatchError
 from polykv.llm import LLM
 from polykv.types import F32
 
@@ -89,11 +90,32 @@ def test_one_file_keeps_several_sessions_and_all_are_found_again(name: str, tmp_
             other.generate(side, **OPTIONS)
 
 
-# -- format version 1 ----------------------------------------------------------------------------------------------
-def test_a_file_of_format_version_1_is_still_read(golden: Path, tmp_path: Path) -> None:
-    """Written by the first release; when it cannot be read any more, `identity.FORMAT_VERSION` must change."""
-    path = golden / "pools" / "llama-q8_0-turbo3-v1.pool"
+@pytest.mark.parametrize("kv", ["turbo4/turbo2_tcq", "turbo3_tcq/turbo8", "bf16/iq4_nl", "q6_0/q4_1", "q5_0/turbo4_ep"])
+def test_types_without_kernels_survive_a_file(kv: str, tmp_path: Path) -> None:
+    """On ref, in heads of 16 values: the codes of a file are those of memory, so the next logits are equal."""
+    llm, other = (tiny_llm(kv=kv, backend="ref") for _ in range(2))
+    with llm.pool(DOCUMENT) as pool, pool.fork() as agent:
+        pool.save(tmp_path / "p")
+        want = llm.engine.runner.step([(agent.sequence, [7])])
+    with other.load_pool(tmp_path / "p") as pool, pool.fork() as agent:
+        assert np.array_equal(other.engine.runner.step([(agent.sequence, [7])]), want)
+
+
+# -- format versions -----------------------------------------------------------------------------------------------
+def test_a_file_of_format_version_1_is_refused_with_what_to_do(golden: Path) -> None:
     llm = tiny_llm(kv="q8_0/turbo3")
+    with pytest.raises(MismatchError) as error:
+        llm.load_pool(golden / "pools" / "llama-q8_0-turbo3-v1.pool")
+    message = str(error.value)
+    assert "cache format version differs: the file has 1, this session has 2" in message
+    assert "read the document again and save it anew" in message and "--save" in message
+
+
+@pytest.mark.parametrize("backend", ["cpu", "ref"])
+def test_a_file_of_format_version_2_is_still_read(golden: Path, tmp_path: Path, backend: str) -> None:
+    """Saved on cpu; when it cannot be read any more, `identity.FORMAT_VERSION` must change."""
+    path = golden / "pools" / "llama-q8_0-turbo3-v2.pool"
+    llm = tiny_llm(kv="q8_0/turbo3", backend=backend)
     with llm.load_pool(path) as pool:
         assert pool.document == "The bridge of Brellin has seven arches."
         with pool.fork() as agent:

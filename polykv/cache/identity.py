@@ -13,7 +13,13 @@ from dataclasses import asdict, dataclass, fields
 from polykv.config import CacheConfig, ModelConfig
 from polykv.errors import FormatError, MismatchError
 
-FORMAT_VERSION = 1
+# 1: rotated types padded every head to whole groups of 128 values. 2: packed layout, the codes of memory (FORMATS.md).
+FORMAT_VERSION = 2
+
+_ANEW = (
+    "an earlier polykv wrote the file, in codes that are no longer used: read the document again and save it anew "
+    "(polykv ask DOCUMENT --save FILE, or llm.pool(text).save(path))"
+)
 
 # Identity field -> (words for a message, are its items per layer?)
 _WORDS: dict[str, tuple[str, bool]] = {
@@ -90,8 +96,9 @@ class Identity:
         except (ValueError, RecursionError):
             raise FormatError(where, "identity", "is not JSON") from None
         if isinstance(raw, dict) and type(raw.get("version")) is int and raw["version"] != FORMAT_VERSION:
-            # A later version may have other fields: name the version, not the first unknown field.
-            raise MismatchError(_WORDS["version"][0], raw["version"], FORMAT_VERSION)
+            # Another version may have other fields: name the version, not the first unknown field.
+            advice = "a later polykv wrote it" if raw["version"] > FORMAT_VERSION else _ANEW
+            raise MismatchError(_WORDS["version"][0], raw["version"], FORMAT_VERSION, advice=advice)
         if not isinstance(raw, dict) or set(raw) != {f.name for f in fields(Identity)}:
             raise FormatError(where, "identity", f"must have exactly the fields {', '.join(_WORDS)}")
         values: dict[str, object] = {}

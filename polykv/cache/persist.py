@@ -2,7 +2,7 @@
 
 Sections (safetensors, see `container`): `lengths` [n], `tokens` of all sequences in a row, `table.G` the block tables
 of cache group G in a row, and `layer.I.k`, `layer.I.v` [blocks of the group, block size, kv heads, bytes] in the
-exchange layout (docs/FORMATS.md). A block that several sequences share is stored once; tables number the stored
+packed layout (docs/FORMATS.md). A block that several sequences share is stored once; tables number the stored
 blocks of their group from 0, -1 is a block that slid out of the window.
 
 Loading checks everything, checksums included, before the pool is touched.
@@ -94,7 +94,7 @@ def _layer_shapes(pool: KVPool, n_blocks: list[int]) -> Iterator[tuple[str, tupl
     for i in range(len(pool.model.layers)):
         kv, n = pool.layer(i), n_blocks[pool.group_of(i)]
         for side, a in (("k", kv.k), ("v", kv.v)):
-            yield f"layer.{i}.{side}", (n, pool.block_size, a.n_kv, a.codec.exchange_bytes(a.head_dim))
+            yield f"layer.{i}.{side}", (n, pool.block_size, a.n_kv, a.codec.packed_bytes(a.head_dim))
 
 
 def _arena(pool: KVPool, name: str) -> tuple[KVArena, int]:

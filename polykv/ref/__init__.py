@@ -5,7 +5,8 @@ It defines what the operations mean; fast backends are tested against it. One id
     weights     dequantize; block layouts in quants_legacy, quants_k, quants_iq
     linear      matrix products with packed weights
     norm, rope, glu, fwht
-    codec       exchange layouts; rules in scalar and lloyd_max
+    codec       layouts of K and V; rules in plain, scalar, rotation, lloyd_max and trellis
+    tables      makes the levels and thresholds of Lloyd-Max types
     storage     where a cache keeps its codes
     attention   attention over segments, on codes; merge
     sampling    penalties and the choice of a token

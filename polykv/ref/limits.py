@@ -5,15 +5,16 @@ Asked before a model is opened, so that a refusal comes before any memory is tak
 
 from __future__ import annotations
 
+from polykv.ref.lloyd_max import BITS
 from polykv.ref.weights import DECODERS
-from polykv.types import Codec, WeightType
+from polykv.types import Codec, Family, WeightType
 
 
 def supports_kv(k: Codec, v: Codec, head_dim: int, block_size: int) -> str | None:
     """None, or why K and V cannot be stored so."""
     for codec in (k, v):
-        if codec.rotated and codec.bits != 3:
-            return f"{codec.name}: rotated types have 3 bits per value, not {codec.bits}"
+        if codec.family == Family.LLOYD_MAX and codec.bits not in BITS:
+            return f"{codec.name}: rotated types have {', '.join(map(str, BITS))} bits per value, not {codec.bits}"
     return None
 
 

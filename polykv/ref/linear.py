@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from polykv.ref.scalar import flat, int8_blocks, split
+from polykv.ref.blocks import flat, split
+from polykv.ref.scalar import int8_blocks
 from polykv.ref.weights import dequantize, give
 from polykv.types import F32, WEIGHT_BLOCK, Activations, QuantTensor
 

@@ -1,11 +1,11 @@
 """Dequantization of plain floats and of the 32-value block types.
 
-    Q4_0, Q5_0, Q8_0    y = d * (q - zero)        d fp16; zero = 8, 16, 0
-    Q4_1, Q5_1          y = d * q + m             d, m fp16
+    Q4_0, Q5_0, Q6_0, Q8_0    y = d * (q - zero)        d fp16; zero = 8, 16, 32, 0
+    Q4_1, Q5_1                y = d * q + m             d, m fp16
 
 Each function takes uint8 blocks [..., block_bytes] and gives float32 [..., block_values]. Nibbles are split in halves:
 byte j holds value j (low) and value j + 16 (high). The fifth bits of Q5 types are one little-endian uint32, bit j for
-value j. Source: the block structs of ggml (docs/FORMATS.md).
+value j. Q6_0 is a type of caches only. Source: the block structs of ggml and ik_llama.cpp (docs/FORMATS.md).
 """
 
 from __future__ import annotations
@@ -54,6 +54,15 @@ def q5_0(blocks: U8) -> F32:
 def q5_1(blocks: U8) -> F32:
     """d @0, m @2, fifth bits @4, nibbles @8."""
     return half(blocks, 0) * (nibbles(blocks[..., 8:]) + fifth_bits(blocks[..., 4:8])) + half(blocks, 2)
+
+
+def q6_0(blocks: U8) -> F32:
+    """d @0, upper bits @2 (byte j % 8: values j and j + 16, for j >= 8 at bit 4), nibbles @10."""
+    places = np.array([[0, 2], [4, 6]], np.uint8)
+    # [..., j // 8, half, j % 8] to value order: half, j // 8, j % 8.
+    high = blocks[..., None, None, 2:10] >> places[:, :, None] & np.uint8(3)
+    high = np.asarray(np.moveaxis(high, -2, -3).reshape(*blocks.shape[:-1], 32), np.float32)
+    return np.asarray(half(blocks, 0) * (nibbles(blocks[..., 10:]) + 16 * high - 32), np.float32)
 
 
 def q8_0(blocks: U8) -> F32:

@@ -18,7 +18,7 @@ from safetensors.numpy import load_file, save_file
 
 from polykv.cache import container, identity, persist
 from polykv.cache.container import Container
-from polykv.cache.identity import Identity
+from polykv.cache.identity import FORMAT_VERSION, Identity
 from polykv.cache.persist import load_sequences, read_info, save_sequences
 from polykv.cache.pool import KVPool
 from polykv.cache.sequence import Sequence
@@ -346,7 +346,7 @@ def put(section: str, key: str, value: Any) -> Callable[[dict[str, Any], bytearr
         put("__metadata__", "identity", "{"),
         put("__metadata__", "identity", "[]"),
         put("__metadata__", "identity", "[" * 100_000),
-        put("__metadata__", "identity", json.dumps({"version": 1})),
+        put("__metadata__", "identity", json.dumps({"version": FORMAT_VERSION})),
         put("__metadata__", "checksums", "{}"),
         put("__metadata__", "checksums", "[" * 100_000),
         put("__metadata__", "x", 1),

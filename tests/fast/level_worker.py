@@ -44,6 +44,9 @@ def attentions() -> dict[str, np.ndarray]:
             p = problem(pair, rows, heads, 1, 64, 600)
             segments = p.segments([600 - rows + r for r in range(rows)])
             results[f"{pair}-{rows}x{heads}"], _ = attend(p.q, segments, p.kv, scale=0.125)
+    # A head whose rotation is no power of two.
+    p = problem("turbo3/turbo3", 3, 2, 1, 112, 600)
+    results["turbo3-112"], _ = attend(p.q, p.segments([597, 598, 599]), p.kv, scale=0.125)
     return results
 
 

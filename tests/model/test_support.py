@@ -65,10 +65,16 @@ def test_limits_are_what_the_backend_really_does(name: str) -> None:
 
 @pytest.mark.parametrize("name", BACKENDS)
 def test_a_rotated_type_of_other_width_is_refused_as_k_and_as_v(name: str) -> None:
-    four = dataclasses.replace(codec("turbo3"), name="turbo4", bits=4)
+    five = dataclasses.replace(codec("turbo3"), name="turbo5", bits=5)
     ops = load(name)
-    for pair in ((four, codec("f16")), (codec("f16"), four)):
-        assert "turbo4" in str(ops.supports_kv(*pair, 64, 8))
+    for pair in ((five, codec("f16")), (codec("f16"), five)):
+        assert ops.supports_kv(*pair, 64, 8) is not None
+
+
+def test_a_norm_with_a_factor_is_refused_by_kernels() -> None:
+    scaled = dataclasses.replace(codec("turbo3"), alpha=1.04)
+    assert "factor of 1.04" in str(load("cpu").supports_kv(scaled, scaled, 64, 8))
+    assert load("ref").supports_kv(scaled, scaled, 64, 8) is None
 
 
 @pytest.mark.usefixtures("nothing_is_allocated")
@@ -86,17 +92,17 @@ def test_the_other_backend_runs_it(small_heads: str) -> None:
 
 
 def test_an_odd_head_dim_runs_padded_and_says_so(tmp_path: Path) -> None:
-    """head_dim 72: every type works on ref, which notes what the padding costs; cpu refuses it by name."""
-    file = tiny(tok__model="llama", attention__key_length=72, attention__value_length=72)
-    wide = {"attn_q": [32, 4 * 72], "attn_k": [32, 2 * 72], "attn_v": [32, 2 * 72], "attn_output": [4 * 72, 32]}
+    """head_dim 104: every type works on ref, which notes what the padding costs; cpu refuses it by name."""
+    file = tiny(tok__model="llama", attention__key_length=104, attention__value_length=104)
+    wide = {"attn_q": [32, 4 * 104], "attn_k": [32, 2 * 104], "attn_v": [32, 2 * 104], "attn_output": [4 * 104, 32]}
     for t in file.tensors:
         t.dims = wide.get(t.name.split(".")[-2], t.dims)
-    path = tmp_path / "72.gguf"
+    path = tmp_path / "104.gguf"
     path.write_bytes(file.build())
     llm = polykv.load(path, backend="ref", kv="q8_0/turbo3")
     assert len(llm.generate([1, 2], max_tokens=3, ignore_eog=True).tokens) == 3
-    assert any("V as turbo3: head_dim 72 is padded to 128" in note for note in llm.notes)
-    with pytest.raises(UnsupportedError, match=r"with head_dim 72: .* \(all layers\); --backend ref"):
+    assert any("V as turbo3: head_dim 104 is padded to 128" in note for note in llm.notes)
+    with pytest.raises(UnsupportedError, match=r"with head_dim 104: .* \(all layers\); --backend ref"):
         polykv.load(path)
 
 
@@ -149,7 +155,9 @@ def test_doctor_says_what_runs(capsys: pytest.CaptureFixture[str], monkeypatch: 
     assert "head_dim 32, 40, 64" in found["ref runs"]["text"]
     text = found["cpu runs"]["text"]
     assert found["cpu runs"]["state"] == "note"
-    assert f"any pair of {', '.join(CODECS)}; head_dim 32, 64, 80, 96, 112" in text
+    assert "any pair of f32, f16, q8_0, q4_0, turbo3; head_dim 32, 64, 80, 96, 112" in text
+    assert text.count("there are kernels for f32, f16, q8_0, q4_0 and turbo3 only") == 1
+    assert f"any pair of {', '.join(CODECS)}; " in found["ref runs"]["text"]
     assert text.count(REASON) == 1 and "IQ4_XS" in text
     monkeypatch.delitem(linear_code.UNPACKERS, WeightType.IQ4_XS)
     assert "no kernel for IQ4_XS" in checks()["cpu runs"]["text"]

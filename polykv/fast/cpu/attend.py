@@ -42,9 +42,9 @@ from polykv.fast.cpu.attend_unit import lay_out, width_of, work_bytes
 from polykv.fast.cpu.attend_views import floats, ints, longs
 from polykv.fast.cpu.encode_row import LLOYD_
 from polykv.fast.cpu.entry import entry
-from polykv.fast.cpu.fwht import rotate
+from polykv.fast.cpu.fwht import rotate_back
 from polykv.fast.cpu.kv import Side, side
-from polykv.fast.cpu.kv_layout import DIM, FAMILY, GROUP, SIGNS1, SIGNS2, STORED
+from polykv.fast.cpu.kv_layout import DIM, FAMILY
 from polykv.fast.cpu.linear import address
 from polykv.fast.cpu.team import TEAM, claim, finish_and_claim, wait
 from polykv.types import F32, I32, LayerKV, Segments
@@ -74,7 +74,7 @@ def finish_row(m: Any, l: Any, acc: Any, geom: Any, table: Any, out: Any) -> Any
     for i in range(acc.shape[0]):
         acc[i] *= inverse
     if geom[FAMILY] == LLOYD_:
-        rotate(acc, 0, geom[STORED], geom[GROUP], table, SIGNS2, SIGNS1)
+        rotate_back(acc, geom, table)
     for i in range(geom[DIM]):
         out[i] = acc[i]
     return np.float32(m + np.log(np.float64(l)))

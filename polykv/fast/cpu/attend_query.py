@@ -18,7 +18,7 @@ from polykv.fast.cpu._jit import kernel
 from polykv.fast.cpu.attend_tile import QUERY_BYTES
 from polykv.fast.cpu.encode_row import LLOYD_, Q4_0_, Q8_0_
 from polykv.fast.cpu.fwht import rotate
-from polykv.fast.cpu.kv_layout import DIM, FAMILY, GROUP, SIGNS1, SIGNS2, STORED
+from polykv.fast.cpu.kv_layout import DIM, FAMILY, STORED
 from polykv.fast.cpu.lift import PAIRS
 from polykv.fast.cpu.simd import addr, load_f, put_f32, splat_f, store_u16x8, sum_f, top_f
 from polykv.fast.cpu.simd_math import abs_f, fma, max_f, mul_f, round_i
@@ -66,6 +66,6 @@ def prepare_queries(q: Any, r0: int, r1: int, g: int, group: int, scale: Any, ge
                 row[d] = q[r, g * group + j, d] * scale
             row[dim:] = 0
             if geom[FAMILY] == LLOYD_:
-                rotate(row, 0, geom[STORED], geom[GROUP], table, SIGNS1, SIGNS2)
+                rotate(row, geom, table)
             elif in_pairs(geom):
                 round_query(addr(row), geom[STORED] // 32)

@@ -11,20 +11,31 @@ from typing import Any
 import numpy as np
 
 from polykv.fast.cpu._jit import kernel
-from polykv.fast.cpu.fwht import hadamard, rotate
-from polykv.fast.cpu.kv_layout import CENTROIDS, DIM, FAMILY, GROUP, SIGNS1, SIGNS2, STORED, THRESHOLDS
+from polykv.fast.cpu.fwht import hadamard, rotate_back
+from polykv.fast.cpu.kv_layout import (
+    CENTROIDS,
+    CORE,
+    DIM,
+    FAMILIES,
+    FAMILY,
+    FORWARD,
+    GROUP,
+    SIGNS1,
+    SIGNS2,
+    STORED,
+    THRESHOLDS,
+)
 from polykv.fast.cpu.simd_math import half_f, half_i
-from polykv.types import Family
 
 # `Family` as integers, which is what kernels compare.
-F32_, F16_, Q8_0_, Q4_0_, LLOYD_ = (int(f) for f in Family)
+F32_, F16_, Q8_0_, Q4_0_, LLOYD_ = (int(f) for f in FAMILIES)
 # The largest finite float16: a scale beyond it would decode to infinity.
 F16_MAX = np.float32(65504.0)
 # Below the smallest normal float32 a reciprocal may be infinite; such a scale is stored as zero anyway.
 TINY = np.float32(1.1754944e-38)
-LARGEST = np.float32(1e18)
+LARGEST = np.float32(1e17)
 ZERO, ONE = np.float32(0.0), np.float32(1.0)
-# 1/sqrt(128): thresholds are in units of a unit-norm 128-vector for every group size.
+# 1/sqrt(128): thresholds are in units of a unit-norm vector of 128, whatever the size of the group.
 UNIT_128 = np.float32(0.08838834764831845)
 
 
@@ -63,7 +74,7 @@ def _q4_group(x: Any, at: int, n: int, codes: Any) -> np.float32:
 
 
 @kernel()
-def _lloyd_group(y: Any, at: int, g: int, table: Any, codes: Any) -> np.float32:
+def _lloyd_group(y: Any, at: int, g: int, m: int, table: Any, codes: Any) -> np.float32:
     """Codes of y[at : at + g] (overwritten) and the corrected norm."""
     sum2 = ZERO
     for j in range(at, at + g):
@@ -74,7 +85,7 @@ def _lloyd_group(y: Any, at: int, g: int, table: Any, codes: Any) -> np.float32:
     inv = ONE / n if n > np.float32(1e-10) else ZERO
     for j in range(g):
         y[at + j] = y[at + j] * inv * table[SIGNS1 + j]
-    hadamard(y, at, g)
+    hadamard(y, at, g, m, table, FORWARD)
     r2 = ZERO
     for j in range(g):
         v = y[at + j] * UNIT_128 * table[SIGNS2 + j]
@@ -106,7 +117,7 @@ def encode_row(x: Any, geom: Any, table: Any, y: Any, codes: Any, scales: Any) -
             elif family == Q4_0_:
                 d = _q4_group(y, i * group, group, codes)
             else:
-                d = _lloyd_group(y, i * group, group, table, codes)
+                d = _lloyd_group(y, i * group, group, geom[CORE], table, codes)
             scales[i] = np.uint16(half_i(d))
 
 
@@ -130,4 +141,4 @@ def decode_row(codes: Any, scales: Any, geom: Any, table: Any, y: Any) -> None:
                 else:
                     y[j] = table[CENTROIDS + codes[j]] * d
         if family == LLOYD_:
-            rotate(y, 0, stored, group, table, SIGNS2, SIGNS1)
+            rotate_back(y, geom, table)

@@ -1,4 +1,4 @@
-"""Cache storage in the resident layout: allocate, append, read back, convert to and from the exchange layout."""
+"""Cache storage in the resident layout: allocate, append, read back, convert to and from the packed layout."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from polykv.fast.cpu._jit import kernel
 from polykv.fast.cpu.attend_views import floats, longs, octets
-from polykv.fast.cpu.encode_exchange import exchange_load, exchange_store
+from polykv.fast.cpu.encode_pack import load_bytes, store_bytes
 from polykv.fast.cpu.encode_row import decode_row, encode_row
 from polykv.fast.cpu.entry import entry, invoke
 from polykv.fast.cpu.kv_cell import cell_load, cell_store
@@ -59,24 +59,24 @@ def _read(geom: Any, table: Any, data: Any, blocks: Any, out: Any) -> None:
 
 
 @kernel()
-def _pack(geom: Any, table: Any, data: Any, blocks: Any, out: Any) -> None:
+def _pack(geom: Any, data: Any, blocks: Any, out: Any) -> None:
     codes = np.empty(geom[STORED], np.uint32)
     scales = np.empty(geom[STORED], np.uint16)
     for i in range(blocks.shape[0]):
         for t in range(out.shape[1]):
             for g in range(out.shape[2]):
                 cell_load(geom, data[blocks[i], g], t, codes, scales)
-                exchange_store(codes, scales, geom, table, out[i, t, g])
+                store_bytes(codes, scales, geom, out[i, t, g])
 
 
 @kernel()
-def _unpack(geom: Any, exchange: Any, data: Any, blocks: Any) -> None:
+def _unpack(geom: Any, packed: Any, data: Any, blocks: Any) -> None:
     codes = np.zeros(geom[STORED], np.uint32)
     scales = np.empty(geom[STORED], np.uint16)
     for i in range(blocks.shape[0]):
-        for t in range(exchange.shape[1]):
-            for g in range(exchange.shape[2]):
-                exchange_load(exchange[i, t, g], geom, codes, scales)
+        for t in range(packed.shape[1]):
+            for g in range(packed.shape[2]):
+                load_bytes(packed[i, t, g], geom, codes, scales)
                 cell_store(codes, scales, geom, data[blocks[i], g], t)
 
 
@@ -117,14 +117,14 @@ def kv_read(arena: KVArena, blocks: I32) -> F32:
 
 
 def kv_pack(arena: KVArena, blocks: I32) -> U8:
-    """Exchange layout [n, block_size, n_kv, exchange_bytes(D)] of whole blocks."""
+    """Packed layout [n, block_size, n_kv, packed_bytes(D)] of whole blocks."""
     a = own(arena)
-    out = np.empty((len(blocks), a.block_size, a.n_kv, a.codec.exchange_bytes(a.head_dim)), np.uint8)
-    _pack(a.geom, a.table, a.fields["data"], np.ascontiguousarray(blocks), out)
+    out = np.empty((len(blocks), a.block_size, a.n_kv, a.codec.packed_bytes(a.head_dim)), np.uint8)
+    _pack(a.geom, a.fields["data"], np.ascontiguousarray(blocks), out)
     return out
 
 
 def kv_unpack(arena: KVArena, blocks: I32, data: U8) -> None:
-    """Store exchange data [n, block_size, n_kv, exchange_bytes(D)] into whole blocks."""
+    """Store packed data [n, block_size, n_kv, packed_bytes(D)] into whole blocks."""
     a = own(arena)
     _unpack(a.geom, np.ascontiguousarray(data), a.fields["data"], np.ascontiguousarray(blocks))

@@ -1,4 +1,8 @@
-"""Codes and scales of one head vector <-> the exchange layout (docs/FORMATS.md), byte for byte."""
+"""Codes and scales of one head vector <-> its bytes in files, group by group (docs/FORMATS.md).
+
+Which groups these are `geom` says: those of memory (packed layout) or of 128 values (exchange layout). For the types
+that have kernels the two differ in nothing else.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import numpy as np
 
 from polykv.fast.cpu._jit import kernel
 from polykv.fast.cpu.encode_row import F16_, F32_, Q4_0_, Q8_0_
-from polykv.fast.cpu.kv_layout import DIM, FAMILY, GROUP, SIGNS2, STORED, X_BYTES
+from polykv.fast.cpu.kv_layout import DIM, FAMILY, GROUP, GROUP_BYTES, STORED
 
 
 @kernel()
@@ -23,25 +27,27 @@ def _get16(b: Any, at: int) -> Any:
 
 
 @kernel()
-def _lloyd_store(codes: Any, first: int, g: int, table: Any, out: Any, at: int) -> None:
-    """One block of 128; a group of g < 128 values repeats, mirrored where the rotation signs differ (see Codec)."""
-    out[at + 2 : at + 50] = 0
-    zero = True
+def _lloyd_store(codes: Any, first: int, g: int, out: Any, at: int) -> None:
+    """Three-bit codes: the low two bits of four codes a byte, then the high bits of eight codes a byte."""
+    low, high = at + 2, at + 2 + g // 4
+    out[low : high + g // 8] = 0
     for j in range(g):
-        zero = zero and codes[first + j] == 4
-    for j in range(128):
-        i = j % g
-        idx = np.int64(codes[first + i])
-        # A zero vector has no sign: all its codes are the upper middle level.
-        if table[SIGNS2 + i] != table[SIGNS2 + j] and not zero:
-            idx = 7 - idx
-        out[at + 2 + (j >> 2)] |= np.uint8((idx & 3) << (2 * (j & 3)))
-        out[at + 34 + (j >> 3)] |= np.uint8((idx >> 2) << (j & 7))
+        c = np.int64(codes[first + j])
+        out[low + (j >> 2)] |= np.uint8((c & 3) << (2 * (j & 3)))
+        out[high + (j >> 3)] |= np.uint8((c >> 2) << (j & 7))
 
 
 @kernel()
-def exchange_store(codes: Any, scales: Any, geom: Any, table: Any, out: Any) -> None:
-    """Write the exchange bytes of one head vector."""
+def _lloyd_load(b: Any, at: int, codes: Any, first: int, g: int) -> None:
+    low, high = at + 2, at + 2 + g // 4
+    for j in range(g):
+        two = (b[low + (j >> 2)] >> (2 * (j & 3))) & 3
+        codes[first + j] = np.uint32(two | (((b[high + (j >> 3)] >> (j & 7)) & 1) << 2))
+
+
+@kernel()
+def store_bytes(codes: Any, scales: Any, geom: Any, out: Any) -> None:
+    """Write the bytes of one head vector."""
     family, dim, stored, group = geom[FAMILY], geom[DIM], geom[STORED], geom[GROUP]
     if family == F32_:
         for j in range(dim):
@@ -53,7 +59,7 @@ def exchange_store(codes: Any, scales: Any, geom: Any, table: Any, out: Any) -> 
             _put16(out, 2 * j, np.int64(codes[j]))
         return
     for i in range(stored // group):
-        at, first = i * geom[X_BYTES], i * group
+        at, first = i * geom[GROUP_BYTES], i * group
         _put16(out, at, np.int64(scales[i]))
         if family == Q8_0_:
             for j in range(32):
@@ -62,12 +68,12 @@ def exchange_store(codes: Any, scales: Any, geom: Any, table: Any, out: Any) -> 
             for j in range(16):
                 out[at + 2 + j] = np.uint8(codes[first + j] | (codes[first + j + 16] << np.uint32(4)))
         else:
-            _lloyd_store(codes, first, group, table, out, at)
+            _lloyd_store(codes, first, group, out, at)
 
 
 @kernel()
-def exchange_load(b: Any, geom: Any, codes: Any, scales: Any) -> None:
-    """Read the exchange bytes of one head vector."""
+def load_bytes(b: Any, geom: Any, codes: Any, scales: Any) -> None:
+    """Read the bytes of one head vector."""
     family, dim, stored, group = geom[FAMILY], geom[DIM], geom[STORED], geom[GROUP]
     if family == F32_:
         for j in range(dim):
@@ -78,7 +84,7 @@ def exchange_load(b: Any, geom: Any, codes: Any, scales: Any) -> None:
             codes[j] = np.uint32(_get16(b, 2 * j))
         return
     for i in range(stored // group):
-        at, first = i * geom[X_BYTES], i * group
+        at, first = i * geom[GROUP_BYTES], i * group
         scales[i] = np.uint16(_get16(b, at))
         if family == Q8_0_:
             for j in range(32):
@@ -88,7 +94,4 @@ def exchange_load(b: Any, geom: Any, codes: Any, scales: Any) -> None:
                 codes[first + j] = np.uint32(b[at + 2 + j] & 15)
                 codes[first + j + 16] = np.uint32(b[at + 2 + j] >> 4)
         else:
-            for j in range(group):
-                low = (b[at + 2 + (j >> 2)] >> (2 * (j & 3))) & 3
-                high = (b[at + 34 + (j >> 3)] >> (j & 7)) & 1
-                codes[first + j] = np.uint32(low | (high << 2))
+            _lloyd_load(b, at, codes, first, group)

@@ -1,0 +1,59 @@
+"""Trellis-coded types: rotate, then a path through a trellis whose states are entries of one codebook.
+
+The codebook is a field of the codec, so encoding, decoding and attention cannot see different ones, and another
+codebook is another codec: its `table_id` separates caches and files. Rules: docs/FORMATS.md, polykv/ref/trellis.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from pathlib import Path
+
+import numpy as np
+
+from polykv.cache.codecs.tables import read, signs, singles
+from polykv.errors import ConfigError, FormatError
+from polykv.types import Codec, Family
+
+
+def turbo3_tcq() -> Codec:
+    """3 bits per value, 512 states, one norm per 128: 51 bytes per 128 values (52 in the exchange layout)."""
+    return _from_table("turbo3_tcq", bits=3, block_bytes=52)
+
+
+def turbo2_tcq() -> Codec:
+    """2 bits per value, 256 states, one norm per 128: 35 bytes per 128 values (36 in the exchange layout)."""
+    return _from_table("turbo2_tcq", bits=2, block_bytes=36)
+
+
+def with_codebook(codec: Codec, path: str | Path) -> Codec:
+    """The trellis type with the codebook of a file: raw little-endian float32, one per state.
+
+    Raises ConfigError for a type without a trellis, FormatError for a file of another size or with bad values.
+    """
+    if codec.family != Family.TRELLIS:
+        raise ConfigError(f"{codec.name} has no codebook of states that a file could replace")
+    data = Path(path).read_bytes()
+    n = len(codec.centroids)
+    if len(data) != 4 * n:
+        raise FormatError(path, "codebook", f"has {len(data)} bytes; {codec.name} needs {n} float32, {4 * n} bytes")
+    values = np.frombuffer(data, "<f4")
+    if not (np.abs(values) <= 1).all():
+        raise FormatError(path, "codebook", "has values outside -1..1, the range of a unit-norm vector")
+    name = f"{codec.name}-file-{hashlib.blake2b(data, digest_size=8).hexdigest()}"
+    return dataclasses.replace(codec, centroids=tuple(float(v) for v in values), table_id=name)
+
+
+def _from_table(name: str, bits: int, block_bytes: int) -> Codec:
+    table = read(name)
+    return Codec(
+        name,
+        Family.TRELLIS,
+        bits=bits,
+        block=128,
+        block_bytes=block_bytes,
+        centroids=singles(table["centroids"]),
+        rotation=signs(),
+        table_id=table["id"],
+    )

@@ -1,0 +1,201 @@
+"""What every type promises: distortion on every head_dim, an order of the types, and properties of any input."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from case_base import squared_error
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polykv import ref
+from polykv.cache.codecs import CODECS, codec
+from polykv.ref.codec import decode_groups, encode_groups
+from polykv.ref.rotation import rotate_out
+from polykv.types import Codec
+
+ROTATED = [name for name, c in CODECS.items() if c.rotated]
+DIMS = (64, 72, 80, 96, 112, 128, 160, 192, 256, 320, 512, 576)
+# Squared error relative to the squared length of N(0, 1) vectors, in the exchange layout at head_dim 128.
+BARS = {"turbo4": 0.0095, "turbo3": 0.0345, "turbo2": 0.121, "turbo3_tcq": 0.0225, "turbo2_tcq": 0.081}
+# A path has as many free bits at its start whatever its length: long ones have less of them per value.
+LONG = {("turbo2_tcq", 320): 0.0836, ("turbo2_tcq", 576): 0.0845}
+
+
+def packed(c: Codec, x: np.ndarray) -> np.ndarray:
+    """Vectors as memory gives them back."""
+    d = x.shape[-1]
+    g = c.group(d)
+    y = decode_groups(c, encode_groups(c, x, g), d, g)
+    return np.asarray(rotate_out(c, y, g, d)) if c.rotated else y
+
+
+def nmse(c: Codec, x: np.ndarray) -> float:
+    return float(np.square(packed(c, x) - x).sum() / np.square(x).sum())
+
+
+def normal(d: int, values: int = 100_000) -> np.ndarray:
+    return np.random.default_rng(d).standard_normal((values // d, d)).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", BARS)
+@pytest.mark.parametrize("dim", DIMS)
+def test_distortion_on_every_head_dim(name: str, dim: int) -> None:
+    allowed = LONG.get((name, dim), BARS[name] * (1.0 if dim == 128 else 1.02))
+    assert nmse(codec(name), normal(dim)) <= allowed
+
+
+@pytest.mark.parametrize("dim", DIMS)
+def test_bits_are_what_they_are_called(dim: int) -> None:
+    """No group is padded: bits per value are the code's, 16 of a norm, 6 of a path's start, and rounding to bytes."""
+    for name in ROTATED:
+        c = codec(name)
+        bits = 8 * c.packed_bytes(dim) / dim - c.bits
+        g = c.group(dim)
+        assert 0 < bits <= (16 + (6 if name.endswith("tcq") else 0) + 7) / g
+        assert dim % g == 0
+
+
+ORDER = ["turbo8", "turbo4", "turbo3_tcq", "turbo3", "turbo2_tcq", "turbo2"]
+SCALAR = ["f16", "bf16", "q8_0", "q6_0", "q5_1", "q5_0", "q4_1", "q4_0"]
+
+
+@pytest.mark.parametrize("dim", [64, 80, 128, 576])
+@pytest.mark.parametrize("heavy", [False, True])
+def test_more_bits_less_error(dim: int, heavy: bool) -> None:
+    rng = np.random.default_rng(dim)
+    x = rng.standard_t(3, (300, dim)).astype(np.float32) if heavy else normal(dim, 300 * dim)
+    for names in (ORDER, ["turbo8", "turbo4", "turbo4_ep", "turbo3"], SCALAR):
+        errors = [nmse(codec(name), x) for name in names]
+        assert errors == sorted(errors) and len(set(errors)) == len(errors), dict(zip(names, errors, strict=True))
+
+
+seeds = st.integers(0, 2**32 - 1)
+shapes = st.tuples(st.sampled_from([8, 16, 64, 72, 80, 104, 128, 192]), seeds)
+# Largest squared error of one vector, relative to its squared length: rotated types do not know hard inputs.
+WORST = {"turbo8": 5e-4, "turbo4": 0.04, "turbo4_ep": 0.09, "turbo3": 0.1, "turbo2": 0.35} | {
+    "turbo3_tcq": 0.1,
+    "turbo2_tcq": 0.35,
+}
+# Largest error of one value of a scalar type, in shares of the largest magnitude (or range) of its 32.
+STEPS = {
+    "q8_0": 0.5 / 127,
+    "q6_0": 1 / 32,
+    "q5_0": 1 / 16,
+    "q4_0": 1 / 8,
+    "iq4_nl": 0.13,
+    "q5_1": 0.5 / 31,
+    "q4_1": 0.5 / 15,
+}
+
+
+def hard(dim: int, seed: int, rows: int = 4) -> np.ndarray:
+    """Vectors of all kinds of scales: normal, heavy-tailed, one channel alone, one far above the others, constant."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((rows, dim))
+    kind = seed % 5
+    if kind == 1:
+        x = rng.standard_t(2, (rows, dim))
+    elif kind == 2:
+        x[:, 1:] = 0
+    elif kind == 3:
+        x[:, rng.integers(dim)] *= 100
+    elif kind == 4:
+        x[:] = x[:, :1]
+    return (x * 10.0 ** rng.uniform(-2, 2)).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", CODECS)
+@given(shape=shapes)
+@settings(deadline=None, max_examples=25)
+def test_error_bound(name: str, shape: tuple[int, int]) -> None:
+    c, x = codec(name), hard(*shape)
+    error = np.abs(packed(c, x).astype(np.float64) - x)
+    if c.rotated:
+        size = np.square(x.astype(np.float64)).sum(-1)
+        assert (np.square(error).sum(-1) <= WORST[name] * size).all()
+    elif c.block == 1:
+        assert (error <= np.abs(x) * {"f32": 0, "f16": 2.0**-11, "bf16": 2.0**-8}[name] + 2.0**-25).all()
+    else:
+        pad = np.pad(x, [(0, 0), (0, -x.shape[1] % 32)]).reshape(len(x), -1, 32)
+        reach = np.ptp(pad, axis=-1) if name.endswith("_1") else np.abs(pad).max(-1)
+        # The fp16 rounding of scale and minimum, and what denormals of theirs lose.
+        allowed = STEPS[name] * reach + np.abs(pad).max(-1) * 2.0**-9 + 130 * 2.0**-24
+        assert (error <= np.repeat(allowed, 32, axis=1)[:, : x.shape[1]]).all()
+
+
+@pytest.mark.parametrize("name", CODECS)
+@given(shape=shapes, power=st.integers(-6, 6))
+@settings(deadline=None, max_examples=15)
+def test_scale_invariance(name: str, shape: tuple[int, int], power: int) -> None:
+    """A power of two changes scales only, as long as fp16 has normal numbers for them."""
+    c, x = codec(name), np.random.default_rng(shape[1]).standard_normal((3, shape[0])).astype(np.float32)
+    x = np.sign(x) * (np.abs(x) + np.float32(0.05))
+    factor = np.float32(2.0**power)
+    assert np.array_equal(packed(c, x * factor), packed(c, x) * factor)
+
+
+@pytest.mark.parametrize("name", CODECS)
+@given(shape=shapes)
+@settings(deadline=None, max_examples=15)
+def test_a_zero_vector_is_zero_and_rows_do_not_know_each_other(name: str, shape: tuple[int, int]) -> None:
+    c, x = codec(name), hard(*shape, rows=9)
+    x[3] = 0
+    y = packed(c, x)
+    assert not y[3].any()
+    order = np.random.default_rng(shape[1]).permutation(9)
+    group = c.group(shape[0])
+    assert np.array_equal(encode_groups(c, x[order], group), encode_groups(c, x, group)[order])
+    assert np.array_equal(packed(c, x[:1]), y[:1])
+
+
+@pytest.mark.parametrize("name", CODECS)
+@pytest.mark.parametrize("scale", [1e-45, 1e-38, 1e-12, 1e-7, 1e5, 1e9, 1e20, 3e38])
+@pytest.mark.parametrize("dim", [72, 576])
+def test_own_groups_survive_any_finite_magnitude(name: str, scale: float, dim: int) -> None:
+    x = (np.random.default_rng(0).uniform(-1, 1, (5, dim)) * scale).astype(np.float32)
+    with np.errstate(all="raise", under="ignore"):
+        y = packed(codec(name), x)
+    assert np.isfinite(y).all()
+    assert float(np.abs(y).max()) <= max(4 * scale, 1e-6)
+
+
+@pytest.mark.parametrize("name", ["q5_1", "q4_1"])
+def test_minima_beyond_fp16_are_clamped_and_steps_follow(name: str) -> None:
+    x = np.linspace(0, 30, 32, dtype=np.float32)
+    for offset, nearest in ((1e6, 65504.0), (-1e6, -65504.0), (60000.0, None)):
+        y = ref.decode(codec(name), ref.encode(codec(name), x + np.float32(offset)), 32)
+        assert np.isfinite(y).all()
+        if nearest is None:
+            assert np.abs(y - x - offset).max() < 32
+        else:
+            assert (np.abs(y) >= 65504).all() and (np.sign(y) == np.sign(offset)).all()
+
+
+@pytest.mark.parametrize("name", ROTATED)
+@pytest.mark.parametrize("dim", [128, 256, 512])
+def test_packed_and_exchange_codes_agree_where_groups_do(name: str, dim: int) -> None:
+    """Whole groups of 128: packed bytes are the exchange bytes without reserved ones."""
+    from polykv.ref.codec import without_reserved
+
+    c, x = codec(name), normal(dim, 20 * dim)
+    assert np.array_equal(without_reserved(c, ref.encode(c, x)), encode_groups(c, x, c.group(dim)))
+    assert squared_error(c, x, ref.encode(c, x), c.block).shape == (20,)
+
+
+@pytest.mark.parametrize("name", CODECS)
+@pytest.mark.parametrize("dim", [1, 2, 3, 4, 12, 20, 33, 130])
+def test_any_head_dim(name: str, dim: int) -> None:
+    c, x = codec(name), normal(dim, 8 * dim)
+    data = encode_groups(c, x, c.group(dim))
+    assert data.shape == (8, c.packed_bytes(dim))
+    assert np.square(packed(c, x) - x).sum() <= WORST.get(name, 0.02) * np.square(x).sum()
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_no_vectors_are_fine(name: str) -> None:
+    for shape in ((0, 64), (3, 0, 72)):
+        data = ref.encode(codec(name), np.zeros(shape, np.float32))
+        assert data.shape == (*shape[:-1], codec(name).exchange_bytes(shape[-1]))
+        assert ref.decode(codec(name), data, shape[-1]).shape == shape
+        assert packed(codec(name), np.zeros(shape, np.float32)).shape == shape
