@@ -32,7 +32,7 @@ from polykv.fast.cpu.simd import get_f32, load_f, put_f32, splat_f, store_f
 # activations that share them.
 BLOCKS, ROWS = 32, 128
 # Up to so many rows are multiplied without storing what is unpacked, where a type has a kernel for that.
-FEW_ROWS = 3
+FEW_ROWS = 16
 NOTHING = np.float32(0)
 # Places in the scratch memory: unpacked codes, sums, unpacked floats.
 SUMS = BLOCKS * PANEL_BLOCK
