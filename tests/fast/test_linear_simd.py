@@ -14,17 +14,20 @@ from polykv.fast.cpu.simd import load_f, load_u16x8, store_f, store_i, store_u16
 from polykv.fast.cpu.simd_math import exp_f, half_f, half_i, low_half, round_i, sigmoid_f, to_half
 from polykv.fast.cpu.simd_weights import (
     BIAS,
-    dots1,
-    dots1_half,
-    dots1_wide,
-    dots4,
-    dots4_half,
-    dots4_wide,
+    dot_4,
+    dot_5,
+    dot_8,
+    dots_4,
+    dots_5,
+    dots_8,
     fifth_bits,
     gather2,
     gather4,
     gather16,
+    half_4,
+    half_6,
     iq4_codes,
+    load4,
     store4,
 )
 
@@ -161,41 +164,56 @@ def test_bit_fields() -> None:
     np.testing.assert_array_equal(y[256:].reshape(4, 8, 4), (table + BIAS) & 255)
 
 
-@numba.njit
-def _narrow(w: int, x: int, pitch: int, y: int) -> None:
-    for r, v in enumerate(dots4(w, x, pitch, 1, 2, 3, 4)):
-        store_i(y + 32 * r, v)
-    for r, v in enumerate(dots4_half(w, x, pitch, 0, 0, 0, -7)):
-        store_i(y + 128 + 32 * r, v)
-    store_i(y + 256, dots1(w, x, 5))
-    store_i(y + 288, dots1_half(w, x, 0))
+def _product(dots: Any) -> Any:
+    @numba.njit
+    def run(w: int, x: int, pitch: int, zero: int, n: int, y: int) -> None:
+        for r, v in enumerate(dots(w, x, pitch, zero, n)):
+            store_i(y + 32 * r, v)
+
+    return run
 
 
-@numba.njit
-def _wide(w: int, x: int, pitch: int, y: int) -> None:
-    for r, v in enumerate(dots4_wide(w, x, pitch, 0, 0, 0, 0)):
-        store_i(y + 32 * r, v)
-    store_i(y + 128, dots1_wide(w, x, 0))
+KINDS = {
+    "4": (dots_4, 32, 15),
+    "5": (dots_5, 32, 31),
+    "8": (dots_8, 32, 255),
+    "half 4": (half_4, 16, 15),
+    "half 6": (half_6, 16, 63),
+}
 
 
+@pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("kind", ["random", "largest", "smallest"])
-def test_dots_are_exact(kind: str) -> None:
-    """Also where pairs of products nearly overflow 16 bits."""
-    x = RNG.integers(-127, 128, (4, 32)).astype(np.int8)
-    w = RNG.integers(0, 64, (8, 32))
-    wide = RNG.integers(-128, 128, (8, 32))
-    if kind != "random":
-        x[:], w[:], wide[:] = (127 if kind == "largest" else -127), 63, -128
-    # [row, column] to 4 columns a lane.
-    pack = lambda codes: np.ascontiguousarray(codes.reshape(8, 8, 4).transpose(1, 0, 2)).astype(np.uint8)  # noqa: E731
-    y = np.empty((10, 8), np.int32)
-    _narrow(address(pack(w)), address(x), 32, address(y))
-    full, half = x.astype(int) @ w.T, x[:, :16].astype(int) @ w[:, :16].T
-    np.testing.assert_array_equal(y[:4], full + np.array([[1], [2], [3], [4]]))
-    np.testing.assert_array_equal(y[4:8], half - np.array([[0], [0], [0], [7]]))
-    np.testing.assert_array_equal(y[8], full[0] + 5)
-    np.testing.assert_array_equal(y[9], half[0])
-    _wide(address(pack(wide + BIAS)), address(x), 32, address(y))
-    exact = x.astype(int) @ (wide + BIAS).T
-    np.testing.assert_array_equal(y[:4], exact)
-    np.testing.assert_array_equal(y[4], exact[0])
+def test_dots_are_exact(name: str, kind: str) -> None:
+    """Also where the sums of products nearly overflow 16 bits."""
+    made, cols, top = KINDS[name]
+    for dots, rows in zip(made, (1, 4, 8), strict=True):
+        x = np.zeros((rows, 40), np.int8)
+        x[:, :cols] = RNG.integers(-127, 128, (rows, cols)) if kind == "random" else 127 if kind == "largest" else -127
+        sums = RNG.integers(-4000, 4000, rows).astype(np.int32)
+        x[:, 36:] = sums.view(np.int8).reshape(rows, 4)
+        w = RNG.integers(0, top + 1, (8, cols)) if kind == "random" else np.full((8, cols), top)
+        if top == 255:
+            # 8-bit codes are signed, plus BIAS.
+            w = (w if kind == "random" else 0 * w) - 128 + BIAS
+        packed = np.ascontiguousarray(w.reshape(8, cols // 4, 4).transpose(1, 0, 2)).astype(np.uint8)
+        y = np.empty((rows, 8), np.int32)
+        _product(dots)(address(packed), address(x), 40, 7, 36, address(y))
+        np.testing.assert_array_equal(y, x[:, :cols].astype(int) @ w.T - 7 * sums[:, None].astype(int))
+
+
+def test_dots_of_registers_are_exact() -> None:
+    """`dot_*` of largest codes, both halves."""
+    for dot, top in ((dot_4, 15), (dot_5, 31), (dot_8, 127 + BIAS)):
+        x, w = np.full(32, -127, np.int8), np.full(256, top, np.uint8)
+        y = np.empty(8, np.int32)
+        _register_dot(dot)(address(w), address(x), address(y))
+        np.testing.assert_array_equal(y, np.full(8, -127 * 32 * top + 5))
+
+
+def _register_dot(dot: Any) -> Any:
+    @numba.njit
+    def run(w: int, x: int, y: int) -> None:
+        store_i(y, dot(load4(w), load4(w + 128), x, 5))
+
+    return run

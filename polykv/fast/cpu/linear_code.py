@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from polykv.fast.cpu import linear_few, linear_plain, linear_unpack, linear_unpack_k
+from polykv.fast.cpu import linear_few, linear_plain, linear_q8, linear_unpack, linear_unpack_k
 from polykv.fast.cpu.entry import entry
 from polykv.fast.cpu.linear_product import product_f32, product_q8
 from polykv.fast.cpu.linear_types import PLAIN, SLOTS, TRAITS
@@ -30,6 +30,21 @@ UNPACKERS: dict[WeightType, Any] = {
     WeightType.Q6_K: linear_unpack_k.q6_k,
     WeightType.IQ4_NL: linear_unpack.iq4_nl,
     WeightType.IQ4_XS: linear_unpack_k.iq4_xs,
+}
+
+TILES: dict[WeightType, Any] = {
+    WeightType.Q4_0: linear_q8.tile_4,
+    WeightType.Q4_1: linear_q8.tile_4_minimum,
+    WeightType.Q5_0: linear_q8.tile_5,
+    WeightType.Q5_1: linear_q8.tile_5_minimum,
+    WeightType.Q8_0: linear_q8.tile_8,
+    WeightType.Q2_K: linear_q8.tile_half_4_minimum,
+    WeightType.Q3_K: linear_q8.tile_half_4,
+    WeightType.Q4_K: linear_q8.tile_4_minimum,
+    WeightType.Q5_K: linear_q8.tile_5_minimum,
+    WeightType.Q6_K: linear_q8.tile_half_6,
+    WeightType.IQ4_NL: linear_q8.tile_8,
+    WeightType.IQ4_XS: linear_q8.tile_8,
 }
 
 FEW_ROWS: dict[WeightType, Any] = {
@@ -54,7 +69,8 @@ def _table(kind: WeightType, activations: Activations) -> npt.NDArray[np.int64]:
     values, size = WEIGHT_BLOCK[kind]
     integers = activations == Activations.Q8 and not flags & PLAIN
     product = entry(product_q8 if integers else product_f32, 14)
+    tile = entry(TILES[kind], 9) if integers else 0
     few = entry(FEW_ROWS[kind], 9) if integers and kind in FEW_ROWS else 0
     table = np.zeros(SLOTS, np.int64)
-    table[:] = (product, entry(UNPACKERS[kind], 4), flags, zero, values, size, integers, few)
+    table[:] = (product, entry(UNPACKERS[kind], 4), flags, zero, values, size, integers, tile, few)
     return table

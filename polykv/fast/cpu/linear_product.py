@@ -23,8 +23,18 @@ from polykv.fast.cpu._jit import kernel
 from polykv.fast.cpu.entry import invoke
 from polykv.fast.cpu.linear_ahead import ahead_of, ask
 from polykv.fast.cpu.linear_float import COLUMN_BYTES, COLUMNS, panel_f32, tile_f32
-from polykv.fast.cpu.linear_q8 import tile_q8
-from polykv.fast.cpu.linear_types import FEW, FLAGS, PANEL_BLOCK, PLAIN, PRODUCT, UNPACK, ZERO, packed_bytes, slot
+from polykv.fast.cpu.linear_types import (
+    FEW,
+    FLAGS,
+    PANEL_BLOCK,
+    PLAIN,
+    PRODUCT,
+    TILE,
+    UNPACK,
+    ZERO,
+    packed_bytes,
+    slot,
+)
 from polykv.fast.cpu.q8 import BLOCK
 from polykv.fast.cpu.simd import get_f32, load_f, put_f32, splat_f, store_f
 
@@ -163,14 +173,14 @@ def _tile_q8(
     code: int, w: int, pitch: int, cols: int, x: int, x_pitch: int, n: int, ahead: int, size: int, scratch: int
 ) -> None:
     """Sums [n, 8] of 8 rows at w in scratch; with every block, `size` bytes from `ahead` on are asked for."""
-    flags, zero, unpack, sums = slot(code, FLAGS), slot(code, ZERO), slot(code, UNPACK), scratch + SUMS
+    unpack, tile, zero, sums = slot(code, UNPACK), slot(code, TILE), slot(code, ZERO), scratch + SUMS
     for k in range(n):
         store_f(sums + 32 * k, splat_f(NOTHING))
     blocks = cols // 32
     while blocks > 0:
         count = min(BLOCKS, blocks)
         invoke(unpack, (w, pitch, count, scratch))
-        tile_q8(flags, zero, scratch, count, x, x_pitch, n, sums, ahead, size)
+        invoke(tile, (zero, scratch, count, x, x_pitch, n, sums, ahead, size))
         blocks -= count
         if blocks > 0:
             w, x, ahead = w + packed_bytes(code, 32 * BLOCKS), x + BLOCK * BLOCKS, ahead + size * BLOCKS

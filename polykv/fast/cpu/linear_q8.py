@@ -3,8 +3,14 @@
     y[r, 0:8] = sum over blocks of  a * d_x * (integer dot product)  +  b * d_x * (sum of x codes)
 
 Lane = weight row. The sum over blocks runs in ascending order in one float32 accumulator per weight row, whatever the
-number of activation rows: four rows at a time only share the loads of weights. Sums are exact integers before they are
-scaled; a type without minimum has the product of its zero code and the activations' sum as start value.
+number of activation rows: several rows at a time only share the loads of weights. Sums are exact integers before they
+are scaled; a type without minimum has the product of its zero code and the activations' sum as start value.
+
+    tile(zero, panel, blocks, x, pitch, n, sums, ahead, size)
+
+adds the products of `blocks` panel blocks with n rows at x (`pitch` bytes apart) to sums float32 [n, 8]; with every
+block of the first rows `size` bytes of memory are asked for, from `ahead` on. There is one for each kind of codes
+(`linear_code`), for choosing between them in the loops makes the compiler keep loads and sums apart, in memory.
 """
 
 from __future__ import annotations
@@ -13,102 +19,198 @@ from typing import Any
 
 from polykv.fast.cpu._jit import kernel
 from polykv.fast.cpu.linear_ahead import ask
-from polykv.fast.cpu.linear_types import HALVES, MINIMUM, PANEL_A, PANEL_B, PANEL_BLOCK, WIDE
+from polykv.fast.cpu.linear_types import PANEL_A, PANEL_B, PANEL_BLOCK
 from polykv.fast.cpu.q8 import BLOCK
-from polykv.fast.cpu.simd import get_f32, get_i32, load_f, splat_f, store_f
+from polykv.fast.cpu.simd import get_f32, load_f, splat_f, store_f
 from polykv.fast.cpu.simd_math import fma, mul_f, to_f
-from polykv.fast.cpu.simd_weights import dots1, dots1_half, dots1_wide, dots4, dots4_half, dots4_wide
+from polykv.fast.cpu.simd_weights import EIGHT_ROWS, dots_4, dots_5, dots_8, half_4, half_6
+
+# The products with one, four and eight rows.
+ONE_4, FOUR_4, EIGHT_4 = dots_4
+ONE_5, FOUR_5, EIGHT_5 = dots_5
+ONE_8, FOUR_8, EIGHT_8 = dots_8
+HALF_ONE_4, HALF_FOUR_4, HALF_EIGHT_4 = half_4
+HALF_ONE_6, HALF_FOUR_6, HALF_EIGHT_6 = half_6
 
 
-@kernel()
-def tile_q8(
-    flags: int, zero: int, panel: int, blocks: int, x: int, pitch: int, n: int, sums: int, ahead: int, size: int
+@kernel(inlined=True)
+def _scaled(minimum: bool, total: Any, w: int, x: int, dn: int, acc: Any) -> Any:
+    """acc plus a sum of products, scaled; dn: where the row of blocks at x has the activations' sum."""
+    acc = fma(to_f(total), mul_f(load_f(w + PANEL_A), splat_f(get_f32(x + 32))), acc)
+    return fma(load_f(w + PANEL_B), splat_f(get_f32(x + dn)), acc) if minimum else acc
+
+
+@kernel(inlined=True)
+def _scaled4(minimum: bool, t: Any, w: int, x: int, pitch: int, dn: int, acc: Any) -> Any:
+    """`_scaled` of four rows."""
+    return (
+        _scaled(minimum, t[0], w, x, dn, acc[0]),
+        _scaled(minimum, t[1], w, x + pitch, dn, acc[1]),
+        _scaled(minimum, t[2], w, x + 2 * pitch, dn, acc[2]),
+        _scaled(minimum, t[3], w, x + 3 * pitch, dn, acc[3]),
+    )
+
+
+@kernel(inlined=True)
+def _load4(p: int) -> Any:
+    return load_f(p), load_f(p + 32), load_f(p + 64), load_f(p + 96)
+
+
+@kernel(inlined=True)
+def _store4(p: int, v: Any) -> None:
+    for i in range(4):
+        store_f(p + 32 * i, v[i])
+
+
+@kernel(inlined=True)
+def _one(
+    dots: Any, halves: bool, minimum: bool, zero: int, w: int, blocks: int, x: int, sums: int, ahead: int, size: int
 ) -> None:
-    """Add the products of `blocks` panel blocks with n rows at x (`pitch` bytes apart) to sums float32 [n, 8].
+    acc = load_f(sums)
+    for _ in range(blocks):
+        ask(ahead, size)
+        for h in range(2 if halves else 1):
+            n, dn = (44 + 4 * h, 52 + 4 * h) if halves else (36, 40)
+            t = dots(w + 128 * h, x + 16 * h, 0, zero, n - 16 * h)
+            acc = _scaled(minimum, t[0], w + 32 * h, x, dn, acc)
+        w, x, ahead = w + PANEL_BLOCK, x + BLOCK, ahead + size
+    store_f(sums, acc)
 
-    With every block of the first rows `size` bytes of memory are asked for, from `ahead` on.
-    """
+
+@kernel(inlined=True)
+def _four(
+    dots: Any,
+    halves: bool,
+    minimum: bool,
+    zero: int,
+    w: int,
+    blocks: int,
+    x: int,
+    pitch: int,
+    sums: int,
+    ahead: int,
+    size: int,
+) -> None:
+    acc = _load4(sums)
+    for _ in range(blocks):
+        ask(ahead, size)
+        for h in range(2 if halves else 1):
+            n, dn = (44 + 4 * h, 52 + 4 * h) if halves else (36, 40)
+            t = dots(w + 128 * h, x + 16 * h, pitch, zero, n - 16 * h)
+            acc = _scaled4(minimum, t, w + 32 * h, x, pitch, dn, acc)
+        w, x, ahead = w + PANEL_BLOCK, x + BLOCK, ahead + size
+    _store4(sums, acc)
+
+
+@kernel(inlined=True)
+def _eight(
+    dots: Any,
+    halves: bool,
+    minimum: bool,
+    zero: int,
+    w: int,
+    blocks: int,
+    x: int,
+    pitch: int,
+    sums: int,
+    ahead: int,
+    size: int,
+) -> None:
+    low, high, rest = _load4(sums), _load4(sums + 128), 4 * pitch
+    for _ in range(blocks):
+        ask(ahead, size)
+        for h in range(2 if halves else 1):
+            n, dn = (44 + 4 * h, 52 + 4 * h) if halves else (36, 40)
+            t = dots(w + 128 * h, x + 16 * h, pitch, zero, n - 16 * h)
+            low = _scaled4(minimum, t[:4], w + 32 * h, x, pitch, dn, low)
+            high = _scaled4(minimum, t[4:], w + 32 * h, x + rest, pitch, dn, high)
+        w, x, ahead = w + PANEL_BLOCK, x + BLOCK, ahead + size
+    _store4(sums, low)
+    _store4(sums + 128, high)
+
+
+@kernel(inlined=True)
+def _tile(
+    one: Any,
+    four: Any,
+    eight: Any,
+    halves: bool,
+    minimum: bool,
+    zero: int,
+    panel: int,
+    blocks: int,
+    x: int,
+    pitch: int,
+    n: int,
+    sums: int,
+    ahead: int,
+    size: int,
+) -> None:
     r = 0
+    while EIGHT_ROWS and r + 8 <= n:
+        _eight(eight, halves, minimum, zero, panel, blocks, x, pitch, sums, ahead, size)
+        r, x, sums, size = r + 8, x + 8 * pitch, sums + 256, 0
     while r + 4 <= n:
-        _four(flags, zero, panel, blocks, x, pitch, sums, ahead, size)
+        _four(four, halves, minimum, zero, panel, blocks, x, pitch, sums, ahead, size)
         r, x, sums, size = r + 4, x + 4 * pitch, sums + 128, 0
     while r < n:
-        _one(flags, zero, panel, blocks, x, sums, ahead, size)
+        _one(one, halves, minimum, zero, panel, blocks, x, sums, ahead, size)
         r, x, sums, size = r + 1, x + pitch, sums + 32, 0
 
 
 @kernel()
-def _scaled(total: Any, a: Any, d: int, acc: Any) -> Any:
-    """acc + total * (a * d), d at an address."""
-    return fma(to_f(total), mul_f(a, splat_f(get_f32(d))), acc)
+def tile_4(zero: int, panel: int, blocks: int, x: int, pitch: int, n: int, sums: int, ahead: int, size: int) -> None:
+    """Codes of 4 bits."""
+    _tile(ONE_4, FOUR_4, EIGHT_4, False, False, zero, panel, blocks, x, pitch, n, sums, ahead, size)
 
 
 @kernel()
-def _one(flags: int, zero: int, w: int, blocks: int, x: int, sums: int, ahead: int, size: int) -> None:
-    acc = load_f(sums)
-    for _ in range(blocks):
-        ask(ahead, size)
-        ahead += size
-        if flags & HALVES:
-            for h in range(2):
-                total = dots1_half(w + 128 * h, x + 16 * h, -zero * get_i32(x + 44 + 4 * h))
-                acc = _scaled(total, load_f(w + PANEL_A + 32 * h), x + 32, acc)
-                if flags & MINIMUM:
-                    acc = fma(load_f(w + PANEL_B + 32 * h), splat_f(get_f32(x + 52 + 4 * h)), acc)
-        else:
-            start = -zero * get_i32(x + 36)
-            total = dots1_wide(w, x, start) if flags & WIDE else dots1(w, x, start)
-            acc = _scaled(total, load_f(w + PANEL_A), x + 32, acc)
-            if flags & MINIMUM:
-                acc = fma(load_f(w + PANEL_B), splat_f(get_f32(x + 40)), acc)
-        w += PANEL_BLOCK
-        x += BLOCK
-    store_f(sums, acc)
+def tile_4_minimum(
+    zero: int, panel: int, blocks: int, x: int, pitch: int, n: int, sums: int, ahead: int, size: int
+) -> None:
+    """Codes of 4 bits, and minimums."""
+    _tile(ONE_4, FOUR_4, EIGHT_4, False, True, 0, panel, blocks, x, pitch, n, sums, ahead, size)
 
 
 @kernel()
-def _four(flags: int, zero: int, w: int, blocks: int, x: int, pitch: int, sums: int, ahead: int, size: int) -> None:
-    a0, a1, a2, a3 = load_f(sums), load_f(sums + 32), load_f(sums + 64), load_f(sums + 96)
-    for _ in range(blocks):
-        ask(ahead, size)
-        ahead += size
-        x1, x2, x3 = x + pitch, x + 2 * pitch, x + 3 * pitch
-        if flags & HALVES:
-            for h in range(2):
-                at = 44 + 4 * h
-                t = dots4_half(
-                    w + 128 * h,
-                    x + 16 * h,
-                    pitch,
-                    -zero * get_i32(x + at),
-                    -zero * get_i32(x1 + at),
-                    -zero * get_i32(x2 + at),
-                    -zero * get_i32(x3 + at),
-                )
-                a = load_f(w + PANEL_A + 32 * h)
-                a0, a1 = _scaled(t[0], a, x + 32, a0), _scaled(t[1], a, x1 + 32, a1)
-                a2, a3 = _scaled(t[2], a, x2 + 32, a2), _scaled(t[3], a, x3 + 32, a3)
-                if flags & MINIMUM:
-                    b, at = load_f(w + PANEL_B + 32 * h), 52 + 4 * h
-                    a0, a1 = fma(b, splat_f(get_f32(x + at)), a0), fma(b, splat_f(get_f32(x1 + at)), a1)
-                    a2, a3 = fma(b, splat_f(get_f32(x2 + at)), a2), fma(b, splat_f(get_f32(x3 + at)), a3)
-        else:
-            s0, s1 = -zero * get_i32(x + 36), -zero * get_i32(x1 + 36)
-            s2, s3 = -zero * get_i32(x2 + 36), -zero * get_i32(x3 + 36)
-            if flags & WIDE:
-                t = dots4_wide(w, x, pitch, s0, s1, s2, s3)
-            else:
-                t = dots4(w, x, pitch, s0, s1, s2, s3)
-            a = load_f(w + PANEL_A)
-            a0, a1 = _scaled(t[0], a, x + 32, a0), _scaled(t[1], a, x1 + 32, a1)
-            a2, a3 = _scaled(t[2], a, x2 + 32, a2), _scaled(t[3], a, x3 + 32, a3)
-            if flags & MINIMUM:
-                b = load_f(w + PANEL_B)
-                a0, a1 = fma(b, splat_f(get_f32(x + 40)), a0), fma(b, splat_f(get_f32(x1 + 40)), a1)
-                a2, a3 = fma(b, splat_f(get_f32(x2 + 40)), a2), fma(b, splat_f(get_f32(x3 + 40)), a3)
-        w += PANEL_BLOCK
-        x += BLOCK
-    store_f(sums, a0)
-    store_f(sums + 32, a1)
-    store_f(sums + 64, a2)
-    store_f(sums + 96, a3)
+def tile_5(zero: int, panel: int, blocks: int, x: int, pitch: int, n: int, sums: int, ahead: int, size: int) -> None:
+    """Codes of 5 bits."""
+    _tile(ONE_5, FOUR_5, EIGHT_5, False, False, zero, panel, blocks, x, pitch, n, sums, ahead, size)
+
+
+@kernel()
+def tile_5_minimum(
+    zero: int, panel: int, blocks: int, x: int, pitch: int, n: int, sums: int, ahead: int, size: int
+) -> None:
+    """Codes of 5 bits, and minimums."""
+    _tile(ONE_5, FOUR_5, EIGHT_5, False, True, 0, panel, blocks, x, pitch, n, sums, ahead, size)
+
+
+@kernel()
+def tile_8(zero: int, panel: int, blocks: int, x: int, pitch: int, n: int, sums: int, ahead: int, size: int) -> None:
+    """Codes of 8 bits."""
+    _tile(ONE_8, FOUR_8, EIGHT_8, False, False, zero, panel, blocks, x, pitch, n, sums, ahead, size)
+
+
+@kernel()
+def tile_half_4(
+    zero: int, panel: int, blocks: int, x: int, pitch: int, n: int, sums: int, ahead: int, size: int
+) -> None:
+    """Codes of up to 4 bits, scales of 16 columns."""
+    _tile(HALF_ONE_4, HALF_FOUR_4, HALF_EIGHT_4, True, False, zero, panel, blocks, x, pitch, n, sums, ahead, size)
+
+
+@kernel()
+def tile_half_4_minimum(
+    zero: int, panel: int, blocks: int, x: int, pitch: int, n: int, sums: int, ahead: int, size: int
+) -> None:
+    """Codes of up to 4 bits, scales and minimums of 16 columns."""
+    _tile(HALF_ONE_4, HALF_FOUR_4, HALF_EIGHT_4, True, True, 0, panel, blocks, x, pitch, n, sums, ahead, size)
+
+
+@kernel()
+def tile_half_6(
+    zero: int, panel: int, blocks: int, x: int, pitch: int, n: int, sums: int, ahead: int, size: int
+) -> None:
+    """Codes of 6 bits, scales of 16 columns."""
+    _tile(HALF_ONE_6, HALF_FOUR_6, HALF_EIGHT_6, True, False, zero, panel, blocks, x, pitch, n, sums, ahead, size)

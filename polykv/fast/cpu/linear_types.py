@@ -9,6 +9,7 @@ FLAGS     HALVES   scales belong to 16 columns, not 32
 ZERO      the stored code that means zero
 VALUES    columns of a storage block, and BYTES of it
 INTEGERS  1 when the product reads int8 activations
+TILE      address of the kernel that multiplies unpacked codes (`linear_q8`), 0 for floats
 FEW       address of the kernel for few rows of activations (`linear_few`), 0 for types that have none
 """
 
@@ -21,7 +22,7 @@ from polykv.fast.cpu.simd import get_i64
 from polykv.fast.cpu.simd_weights import BIAS
 from polykv.types import WeightType
 
-PRODUCT, UNPACK, FLAGS, ZERO, VALUES, BYTES, INTEGERS, FEW, SLOTS = range(9)
+PRODUCT, UNPACK, FLAGS, ZERO, VALUES, BYTES, INTEGERS, TILE, FEW, SLOTS = range(10)
 HALVES, MINIMUM, WIDE, PLAIN = 1, 2, 4, 8
 
 # (flags, zero code) of every type.

@@ -8,8 +8,9 @@ Codes of a tile are stored 4 columns to a lane: vector i holds columns 4i .. 4i 
 16) columns of it with one or four rows of int8 activations, exactly:
 
     VNNI      unsigned by signed bytes, four products added to an int32 (vpdpbusd). 8-bit codes are stored plus 128.
-    AVX2      unsigned by signed, pairs added in int16 (vpmaddubsw), then to int32. Two such pairs stay below 2^15 for
-              codes up to 63; 8-bit codes are signed and take |w| and the activations with the sign of w.
+    AVX2      unsigned by signed, pairs added in int16 (vpmaddubsw), then to int32. Eight such pairs stay below 2^15 for
+              codes up to 15, four for codes up to 31, two for codes up to 63 (activations are -127 .. 127); 8-bit
+              codes are signed and take |w| and the activations with the sign of w.
     PORTABLE  signed bytes, widened.
 """
 
@@ -32,6 +33,7 @@ from polykv.fast.cpu.simd_core import (
     Level,
     call,
     const,
+    features,
     level,
     op,
     read,
@@ -41,9 +43,13 @@ from polykv.fast.cpu.simd_core import (
 )
 
 LEVEL = level()
+# Whether there are registers for the sums of eight rows of activations; with 16 there are for those of four.
+EIGHT_ROWS = "avx512vl" in features()
 Quad = types.UniTuple(Ints, 4)
 # 8-bit codes are stored as code + BIAS.
 BIAS = 128 if LEVEL == Level.VNNI else 0
+# Of products with them, no two pairs fit into int16 (see `_dots`).
+SIGNED = 1
 # The values of the non-linear 4-bit types (docs/FORMATS.md).
 IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 
@@ -155,29 +161,54 @@ def _lookup(b: Any, raw: Any, table: list[int]) -> Any:
 # -- integer dot products ----------------------------------------------------------------------------------------
 
 
-def _step(b: Any, sums: list[Any], w: list[Any], x: list[list[Any]], wide: bool) -> list[Any]:
-    """Add the products of two vectors of codes with x[r] to sums[r]."""
-    if LEVEL == Level.VNNI:
-        for i in (0, 1):
-            lanes, acts = b.bitcast(w[i], I32X8), [b.bitcast(v[i], I32X8) for v in x]
-            sums = [
-                call(b, "llvm.x86.avx512.vpdpbusd.256", I32X8, s, lanes, a) for s, a in zip(sums, acts, strict=True)
-            ]
-        return sums
+def _add_products(b: Any, sums: list[Any], count: int, w: Any, x: Any, fit: int) -> list[Any]:
+    """Add the products of `count` vectors of codes w(k) with x(r, k) to sums[r]; `fit` as in `_dots`.
+
+    w and x emit the loads where they are needed: there are fewer registers than vectors.
+    """
+    rows = range(len(sums))
     if LEVEL == Level.AVX2:
-        sizes = [call(b, "llvm.abs.v32i8", I8X32, v, ir.IntType(1)(0)) for v in w] if wide else w
-        return [b.add(s, _avx2(b, sizes, w, v, wide)) for s, v in zip(sums, x, strict=True)]
-    return [b.add(s, b.add(_wide(b, w[0], v[0]), _wide(b, w[1], v[1]))) for s, v in zip(sums, x, strict=True)]
+        for k in range(0, count, fit):
+            sums = _avx2(b, sums, range(k, min(k + fit, count)), w, x, fit == SIGNED)
+            # Four vectors of codes fit into the registers anyway.
+            sums = _in_order(b, sums) if count > 4 and len(sums) > 1 else sums
+        return sums
+    for k in range(count):
+        codes = w(k)
+        if LEVEL == Level.VNNI:
+            lanes = b.bitcast(codes, I32X8)
+            acts = [b.bitcast(x(r, k), I32X8) for r in rows]
+            sums = [call(b, "llvm.x86.avx512.vpdpbusd.256", I32X8, sums[r], lanes, acts[r]) for r in rows]
+        else:
+            sums = [b.add(sums[r], _wide(b, codes, x(r, k))) for r in rows]
+    return sums
 
 
-def _avx2(b: Any, sizes: list[Any], w: list[Any], x: list[Any], wide: bool) -> Any:
-    ones, pairs = const(I16X16, 1), []
-    for i in (0, 1):
-        v = call(b, "llvm.x86.avx2.psign.b", I8X32, x[i], w[i]) if wide else x[i]
-        pairs.append(call(b, "llvm.x86.avx2.pmadd.ub.sw", I16X16, sizes[i], v))
-    if not wide:
-        return call(b, "llvm.x86.avx2.pmadd.wd", I32X8, b.add(*pairs), ones)
-    return b.add(*[call(b, "llvm.x86.avx2.pmadd.wd", I32X8, p, ones) for p in pairs])
+def _avx2(b: Any, sums: list[Any], vectors: Sequence[int], w: Any, x: Any, signed: bool) -> list[Any]:
+    """Products that fit into int16 together."""
+    pairs: list[Any] = [None] * len(sums)
+    for k in vectors:
+        codes = w(k)
+        size = call(b, "llvm.abs.v32i8", I8X32, codes, ir.IntType(1)(0)) if signed else codes
+        for r, before in enumerate(pairs):
+            acts = call(b, "llvm.x86.avx2.psign.b", I8X32, x(r, k), codes) if signed else x(r, k)
+            found = call(b, "llvm.x86.avx2.pmadd.ub.sw", I16X16, size, acts)
+            pairs[r] = found if before is None else b.add(before, found)
+    ones = const(I16X16, 1)
+    sums = [b.add(s, call(b, "llvm.x86.avx2.pmadd.wd", I32X8, p, ones)) for s, p in zip(sums, pairs, strict=True)]
+    return sums
+
+
+def _in_order(b: Any, values: list[Any]) -> list[Any]:
+    """The same values, which the compiler has to have at this point, all of them, before it goes on.
+
+    It would compute the sums of one row after the other, for which it must hold all codes, and lacks registers.
+    """
+    kinds = [v.type for v in values]
+    outs, ins = ",".join("=x" for _ in kinds), ",".join(str(i) for i in range(len(kinds)))
+    nothing = ir.InlineAsm(ir.FunctionType(ir.LiteralStructType(kinds), kinds), "", f"{outs},{ins}", side_effect=True)
+    made = b.call(nothing, values)
+    return [b.extract_value(made, i) for i in range(len(kinds))]
 
 
 def _wide(b: Any, w: Any, x: Any) -> Any:
@@ -188,52 +219,52 @@ def _wide(b: Any, w: Any, x: Any) -> Any:
     return b.add(b.add(parts[0], parts[1]), b.add(parts[2], parts[3]))
 
 
-def _dots(rows: int, columns: int, wide: bool) -> Any:
-    def build(b: Any, w: Any, x: Any, pitch: Any, *start: Any) -> Any:
-        sums = [spread(b, s) for s in start]
-        for i in range(0, columns // 4, 2):
-            codes = [read(b, b.add(w, I64(32 * (i + k))), I8X32) for k in (0, 1)]
-            acts = [
-                [
-                    b.bitcast(spread(b, read(b, b.add(row(b, x, pitch, r), I64(4 * (i + k))), I32)), I8X32)
-                    for k in (0, 1)
-                ]
-                for r in range(rows)
-            ]
-            sums = _step(b, sums, codes, acts, wide)
-        return sums
-
-    def one(b: Any, w: Any, x: Any, s0: Any) -> Any:
-        return build(b, w, x, I64(0), s0)[0]
-
-    def four(b: Any, w: Any, x: Any, pitch: Any, s0: Any, s1: Any, s2: Any, s3: Any) -> Any:
-        return build(b, w, x, pitch, s0, s1, s2, s3)
-
-    each = types.int32
-    made = four if rows == 4 else one
-    made.__name__ = f"dots_{rows}x{columns}{'w' if wide else ''}"
-    made.__doc__ = "Start values plus the products of `columns` tile columns at w with `rows` rows of int8 at x."
-    return (
-        op(Quad, Addr, Addr, types.int64, each, each, each, each)(four)
-        if rows == 4
-        else op(Ints, Addr, Addr, each)(one)
-    )
+def _spread4(b: Any, x: Any, k: int) -> Any:
+    """Emit 4 int8, those after 4k of the row at x, in all lanes."""
+    return b.bitcast(spread(b, read(b, b.add(x, I64(4 * k)), I32)), I8X32)
 
 
-dots1, dots1_half, dots1_wide = _dots(1, 32, False), _dots(1, 16, False), _dots(1, 32, True)
-dots4, dots4_half, dots4_wide = _dots(4, 32, False), _dots(4, 16, False), _dots(4, 32, True)
+def _dots(rows: int, columns: int, fit: int) -> Any:
+    """Products with `rows` rows; `fit` vectors of them fit into int16, one with SIGNED codes."""
+
+    def dots(b: Any, w: Any, x: Any, pitch: Any, zero: Any, n: Any) -> Any:
+        at = [row(b, x, pitch, r) for r in range(rows)]
+        minus = b.neg(b.trunc(zero, I32))
+        return _add_products(
+            b,
+            [spread(b, b.mul(minus, read(b, b.add(p, n), I32))) for p in at],
+            columns // 4,
+            lambda k: read(b, b.add(w, I64(32 * k)), I8X32),
+            lambda r, k: _spread4(b, at[r], k),
+            fit,
+        )
+
+    dots.__name__ = f"dots_{rows}x{columns}_{fit}"
+    dots.__doc__ = """Products of `columns` tile columns at w with `rows` rows of int8 at x, `pitch` bytes apart.
+
+    Minus `zero` times the int32 that is n bytes from the row's columns.
+    """
+    return op(types.UniTuple(Ints, rows), Addr, Addr, types.int64, types.int64, types.int64)(dots)
 
 
-def _dot(wide: bool, sixteenfold: bool) -> Any:
+# With 1, 4 and 8 rows. Codes of up to 4 bits; of 5; of 8.
+dots_4, dots_5, dots_8 = ([_dots(rows, 32, fit) for rows in (1, 4, 8)] for fit in (8, 4, SIGNED))
+# Halves of 16 columns: codes of up to 4 bits, and of 6.
+half_4, half_6 = ([_dots(rows, 16, fit) for rows in (1, 4, 8)] for fit in (4, 2))
+
+
+def _dot(fit: int, sixteenfold: bool) -> Any:
     def dot(b: Any, low: Any, high: Any, x: Any, start: Any) -> Any:
+        codes = [b.bitcast(q, I8X32) for q in (*low, *high)]
+
+        def add(to: Any, count: int, k: int) -> Any:
+            return _add_products(b, [to], count, lambda i: codes[k + i], lambda _, i: _spread4(b, x, k + i), fit)[0]
+
+        if LEVEL != Level.VNNI:
+            return add(spread(b, start), 8, 0)
         # Two sums: in one, every step would wait for the one before.
-        sums = [spread(b, start), const(I32X8, 0)]
-        for k, quad in enumerate((low, high)):
-            for i in (0, 2):
-                at = b.add(x, I64(16 * k + 4 * i))
-                acts = [b.bitcast(spread(b, read(b, b.add(at, I64(4 * j)), I32)), I8X32) for j in (0, 1)]
-                sums[k] = _step(b, [sums[k]], [b.bitcast(q, I8X32) for q in quad[i : i + 2]], [acts], wide)[0]
-        return b.add(sums[0], b.ashr(sums[1], const(I32X8, 4)) if sixteenfold else sums[1])
+        first, second = add(spread(b, start), 4, 0), add(const(I32X8, 0), 4, 4)
+        return b.add(first, b.ashr(second, const(I32X8, 4)) if sixteenfold else second)
 
     dot.__doc__ = "Start value plus the products of 32 tile columns, codes of 16 and 16, with a row of int8 at x."
     return op(Ints, Quad, Quad, Addr, types.int32)(dot)
@@ -242,7 +273,7 @@ def _dot(wide: bool, sixteenfold: bool) -> Any:
 # Upper nibbles may stay where they are, 16 times their value, where that fits into what is multiplied; one shift of the
 # sum, which is exact, then does for four of the codes.
 IN_PLACE = LEVEL == Level.VNNI
-dot, dot_wide, dot_nibbles = _dot(False, False), _dot(True, False), _dot(False, IN_PLACE)
+dot_4, dot_5, dot_8, dot_nibbles = _dot(8, False), _dot(4, False), _dot(SIGNED, False), _dot(8, IN_PLACE)
 
 
 @op(Quad, Quad)
