@@ -24,10 +24,14 @@ Side = tuple[Any, I64, F32]
 def append_cell(x: int, geom_at: int, table_at: int, record: int, n_kv: int, offset: int) -> None:
     """Encode the kv heads x [G, D] of one token into cell `offset` of a block; addresses, called by address."""
     geom, table = longs(geom_at, GEOM), floats(table_at, TABLE)
-    values = floats(x, (n_kv, geom[DIM]))
-    y = np.empty(geom[STORED], np.float32)
-    codes = np.empty(geom[STORED], np.uint32)
-    scales = np.empty(geom[STORED], np.uint16)
+    values, stored = floats(x, (n_kv, geom[DIM])), geom[STORED]
+    # One allocation: three took a tenth of the time.
+    memory = np.empty(3 * stored, np.uint32)
+    y, codes, scales = (
+        memory[:stored].view(np.float32),
+        memory[stored : 2 * stored],
+        memory[2 * stored :].view(np.uint16),
+    )
     for g in range(n_kv):
         encode_row(values[g], geom, table, y, codes, scales)
         cell_store(codes, scales, geom, octets(record + g * geom[RECORD], geom[RECORD]), offset)

@@ -9,6 +9,8 @@ import numpy as np
 from polykv.fast.cpu._jit import kernel
 from polykv.fast.cpu.encode_row import F16_, F32_, Q4_0_, Q8_0_
 from polykv.fast.cpu.kv_layout import BLOCK, FAMILY, GROUP, SCALE_AT, STORED
+from polykv.fast.cpu.lift_simd import pack3
+from polykv.fast.cpu.simd import addr, get_i32, put_i8
 
 
 @kernel()
@@ -30,8 +32,9 @@ def cell_store(codes: Any, scales: Any, geom: Any, rec: Any, t: int) -> None:
     for i in range(stored // group):
         scale_words[scale_at + i * block + t] = scales[i]
     if family == Q8_0_:
+        to, code = addr(rec) + t, addr(codes)
         for j in range(stored):
-            rec[j * block + t] = np.uint8(codes[j])
+            put_i8(to + block * j, get_i32(code + 4 * j))
     elif family == Q4_0_:
         for i in range(stored // 32):
             for j in range(16):
@@ -40,11 +43,9 @@ def cell_store(codes: Any, scales: Any, geom: Any, rec: Any, t: int) -> None:
     else:
         row = t * (stored // 8 * 3)
         for i in range(stored // 8):
-            word = np.uint32(0)
-            for j in range(8):
-                word |= codes[8 * i + j] << np.uint32(3 * j)
+            word = pack3(addr(codes) + 32 * i)
             for b in range(3):
-                rec[row + 3 * i + b] = np.uint8((word >> np.uint32(8 * b)) & np.uint32(255))
+                put_i8(addr(rec) + row + 3 * i + b, word >> (8 * b))
 
 
 @kernel()

@@ -89,6 +89,12 @@ def put_i32(b: Any, p: Any, x: Any) -> None:
     write(b, p, x)
 
 
+@op(types.void, Addr, types.int32)
+def put_i8(b: Any, p: Any, x: Any) -> None:
+    """Store the low byte of x at p."""
+    write(b, p, b.trunc(x, I8))
+
+
 @op(types.void, Addr, types.int64)
 def put_i64(b: Any, p: Any, x: Any) -> None:
     """Store an int64 at p."""

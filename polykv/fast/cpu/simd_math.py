@@ -129,6 +129,15 @@ def abs_f(b: Any, x: Any) -> Any:
     return call(b, "llvm.fabs.v8f32", F32X8, x)
 
 
+@op(Floats, Floats, types.float32)
+def clamp_f(b: Any, x: Any, limit: Any) -> Any:
+    """x within -limit .. limit; NaN stays."""
+    high = spread(b, limit)
+    low = b.fneg(high)
+    x = b.select(b.fcmp_ordered("<", x, low), low, x)
+    return b.select(b.fcmp_ordered(">", x, high), high, x)
+
+
 @op(Floats, Ints)
 def to_f(b: Any, x: Any) -> Any:
     """int32 to float32."""

@@ -195,8 +195,7 @@ def _avx2(b: Any, sums: list[Any], vectors: Sequence[int], w: Any, x: Any, signe
             found = call(b, "llvm.x86.avx2.pmadd.ub.sw", I16X16, size, acts)
             pairs[r] = found if before is None else b.add(before, found)
     ones = const(I16X16, 1)
-    sums = [b.add(s, call(b, "llvm.x86.avx2.pmadd.wd", I32X8, p, ones)) for s, p in zip(sums, pairs, strict=True)]
-    return sums
+    return [b.add(s, call(b, "llvm.x86.avx2.pmadd.wd", I32X8, p, ones)) for s, p in zip(sums, pairs, strict=True)]
 
 
 def _in_order(b: Any, values: list[Any]) -> list[Any]:
