@@ -23,7 +23,7 @@ busy machine, where the operating system runs another program on their core, it 
 numba would use, waits for every thread at the end of every region: with busy neighbours on two cores that took 16 ms,
 four time slices, for 0.1 ms of work.) Which worker computes a chunk must not matter to the result.
 
-The other workers are threads that look for jobs for a fraction of a millisecond and then sleep. One that finds itself
+The other workers are threads that look for jobs for about a millisecond and then sleep. One that finds itself
 on the calling thread's core moves away. The lock makes concurrent calls of Python threads take turns; kernels use all
 cores anyway.
 
@@ -54,8 +54,9 @@ from polykv.types import U8
 # Phases of one job; each has two counters in cache lines of their own.
 PHASES = 16
 LINE = 64
-# Looks for a job before a worker goes to sleep: some 200 microseconds, longer than Python needs between two steps.
-PATIENCE = 10000
+# Looks for a job before a worker goes to sleep: about a millisecond. Python needs 0.3 to 0.5 ms between the last kernel
+# of a step and the first of the next, and to wake a thread costs more than most kernels take.
+PATIENCE = 50000
 
 
 @kernel()
