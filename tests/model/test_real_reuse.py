@@ -123,7 +123,8 @@ with compiling:
     llm = polykv.load(sys.argv[1])
     llm.generate("The sky is blue because", max_tokens=4)
 peak = int(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1]) * 1024
-print(json.dumps([compiling.kernels, peak, llm.model.weight_bytes, llm.cache.nbytes]))
+mapped = int(re.search(r"RssFile:\\s+(\\d+) kB", open("/proc/self/status").read())[1]) * 1024
+print(json.dumps([compiling.kernels, peak - mapped, llm.model.weight_bytes, llm.cache.nbytes]))
 """
 
 
@@ -136,10 +137,12 @@ def test_weights_stay_packed(path: Path) -> None:
         line = [sys.executable, "-c", LOAD_AND_ANSWER, str(path)]
         done = subprocess.run(line, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, done.stderr
-        compiled, peak, weights, kv = json.loads(done.stdout.splitlines()[-1])
+        compiled, own, weights, kv = json.loads(done.stdout.splitlines()[-1])
         if not compiled:
             break
     else:
         pytest.skip("compiled kernels are not kept here, and compiling takes memory of its own")
     assert weights < path.stat().st_size
-    assert peak <= weights + kv + REST_MB * 1e6
+    # Without mapped files: how much of a library is resident beside what was touched is up to the page cache (the
+    # same process took 208 or 256 MB on top of Gemma's weights, as its libraries had been read or just been written).
+    assert own <= kv + REST_MB * 1e6
