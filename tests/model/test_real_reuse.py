@@ -24,7 +24,7 @@ from polykv.types import F32
 
 pytestmark = pytest.mark.model
 NAMES = ("smollm2", "gemma3")
-# Megabytes that a loaded model may take beside its packed weights and its K/V.
+# Megabytes that a process with a loaded model may hold beside mapped files and its K/V.
 OWN_MB = 145
 
 
@@ -143,6 +143,6 @@ def test_weights_stay_packed(path: Path) -> None:
     else:
         pytest.skip("compiled kernels are not kept here, and compiling takes memory of its own")
     assert weights < path.stat().st_size
-    # Without mapped files, and so against less than 250 MB, the bar on the whole: how much of libllvmlite.so is resident
+    # Without mapped files, and so against less than 250 MB, the bar on all: how much of libllvmlite.so is resident
     # is up to the page cache (67 or 105 MB of one file were), while a process holds 102 MB of its own in both cases.
     assert own <= kv + OWN_MB * 1e6
