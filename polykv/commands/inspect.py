@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -73,7 +74,7 @@ def command(file: str | None, model: str, tensors: bool, check_tensors: bool, as
 
 
 def _short(value: object) -> str:
-    if isinstance(value, list | tuple | np.ndarray):
+    if isinstance(value, np.ndarray) or (isinstance(value, Sequence) and not isinstance(value, str)):
         return f"array of {len(value)}"
     text = repr(value) if isinstance(value, str) else str(value)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text):,} characters)"

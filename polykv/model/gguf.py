@@ -24,6 +24,7 @@ import numpy as np
 from polykv.errors import FormatError, UnsupportedError
 from polykv.model.gguf_diagnose import likely_cause
 from polykv.model.gguf_scan import RawTensor, Scanner
+from polykv.page_cache import ask_for_large_pages
 from polykv.types import F32, U8, WEIGHT_BLOCK, QuantTensor, WeightType
 
 DEFAULT_ALIGNMENT = 32
@@ -141,7 +142,9 @@ def _map(path: Path) -> mmap:
             head = f.read(256)
             if not head.startswith(b"GGUF"):
                 raise FormatError(path, "", f"not a GGUF file: {likely_cause(head)}")
-            return mmap(f.fileno(), 0, access=ACCESS_READ)
+            mapping = mmap(f.fileno(), 0, access=ACCESS_READ)
+            ask_for_large_pages(mapping)
+            return mapping
     except (OSError, ValueError) as e:
         reason = e.strerror if isinstance(e, OSError) and e.strerror else str(e)
         raise FormatError(path, "", f"cannot be opened: {reason}") from None

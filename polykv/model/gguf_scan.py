@@ -16,17 +16,19 @@ from __future__ import annotations
 
 import math
 import struct
+from array import array
 from mmap import mmap
 from typing import NoReturn
 
 import numpy as np
 
 from polykv.errors import FormatError, UnsupportedError
+from polykv.model.gguf_texts import Texts
 
 MAX_KEYS = 1 << 16
 MAX_TENSORS = 1 << 16
-# Strings become Python objects of about 60 bytes and their text. The largest vocabularies in use have 0.8 million
-# strings with their merges and 10 MB of text; these limits keep a hostile header below 100 MB.
+# The largest vocabularies in use have 0.8 million strings with their merges and 10 MB of text. A string takes 8 bytes
+# here, and some 100 bytes in tokenizers that look at all of them; these limits keep a hostile header below 100 MB.
 MAX_STRINGS = 1 << 20
 MAX_TEXT = 1 << 25
 MAX_ELEMENTS = 1 << 22
@@ -109,7 +111,7 @@ class Scanner:
             self.fail(what, f"name {text!r} holds control characters")
         return text
 
-    def strings(self, n: int, what: str) -> list[str]:
+    def strings(self, n: int, what: str) -> Texts:
         """n strings; the loop that decides the load time of large vocabularies (0.1 s for 262,144)."""
         if n * 8 > self.size - self.pos:
             self.fail(what, f"array of {n} strings does not fit into the {self.size - self.pos} bytes left")
@@ -118,22 +120,24 @@ class Scanner:
         self.strings_left -= n
         buf, pos, size = self.buf, self.pos, self.size
         limit = pos + 8 * n + self.text_left
-        out: list[str] = []
-        append = out.append
+        starts = array("q", [pos + 8])
+        append = starts.append
         try:
             for _ in range(n):
                 stop = pos + 8 + _U64(buf, pos)[0]
                 if stop > size or stop > limit:
-                    self._refuse_string(f"{what}[{len(out)}]", stop)
-                append(str(buf[pos + 8 : stop], "utf-8"))
+                    self._refuse_string(f"{what}[{len(starts) - 1}]", stop)
+                # Decoded only to see that it can be.
+                str(buf[pos + 8 : stop], "utf-8")
                 pos = stop
+                append(pos + 8)
         except UnicodeDecodeError as e:
-            self.fail(f"{what}[{len(out)}]", f"string is not UTF-8 ({e.reason} at byte {e.start})")
+            self.fail(f"{what}[{len(starts) - 1}]", f"string is not UTF-8 ({e.reason} at byte {e.start})")
         except struct.error:
-            self.fail(f"{what}[{len(out)}]", "the file ends inside the array (truncated)")
+            self.fail(f"{what}[{len(starts) - 1}]", "the file ends inside the array (truncated)")
         self._charge(pos - self.pos - 8 * n, what)
         self.pos = pos
-        return out
+        return Texts(buf, starts)
 
     def _refuse_string(self, what: str, stop: int) -> NoReturn:
         if stop > self.size:
@@ -154,7 +158,7 @@ class Scanner:
         return view.view(np.bool_)
 
     def value(self, what: str) -> object:
-        """One typed metadata value: int, float, bool, str, list[str] or a NumPy array."""
+        """One typed metadata value: int, float, bool, str, `Texts` or a NumPy array."""
         type_id = self.u32(what)
         if type_id == _STRING:
             return self.text(what)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -70,7 +71,7 @@ def load_model(path: str | Path) -> Model:
     module, meta = ARCHS[arch], Meta(gguf, arch)
     config = module.config(meta)
     tokens = gguf.metadata.get("tokenizer.ggml.tokens")
-    if isinstance(tokens, list) and len(tokens) != config.vocab:
+    if isinstance(tokens, Sequence) and len(tokens) != config.vocab:
         rows = f"{len(tokens)} tokens, but token_embd.weight has {config.vocab} rows"
         raise FormatError(gguf.path, "tokenizer.ggml.tokens", rows)
     embedding = meta.matrix("token_embd.weight", config.vocab, config.embd)

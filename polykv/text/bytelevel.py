@@ -7,7 +7,7 @@ Multitask Learners" (2019), section 2.2, and the byte table published with it.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tokenizers import Regex, models, pre_tokenizers
 from tokenizers import Tokenizer as RustTokenizer
@@ -73,18 +73,20 @@ class ByteLevelBpe:
             return text.encode()
 
 
-def _build(merges: list[str], rule: PreTokenizer, vocab: Vocabulary) -> RustTokenizer:
+def _build(merges: Sequence[str], rule: PreTokenizer, vocab: Vocabulary) -> RustTokenizer:
+    # The library copies it.
+    known = dict(zip(vocab.tokens, range(len(vocab.tokens)), strict=True))
     pairs = []
     for i, merge in enumerate(merges):
         left, _, right = merge.partition(" ")
-        if left not in vocab.ids or right not in vocab.ids or left + right not in vocab.ids:
+        if left not in known or right not in known or left + right not in known:
             fail("merges", f"entry {i} ({merge!r:.40}) is not two tokens that join to a third")
         pairs.append((left, right))
     # The library demands no particular order of ids, but takes an unused `unk` as a real token; so none is named.
-    bpe = RustTokenizer(models.BPE(vocab=vocab.ids, merges=pairs, ignore_merges=rule.whole_words))
+    bpe = RustTokenizer(models.BPE(vocab=known, merges=pairs, ignore_merges=rule.whole_words))
     steps: list[pre_tokenizers.PreTokenizer] = [pre_tokenizers.Split(Regex(p), "isolated") for p in rule.patterns]
     steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
-    missing = "".join(c for c in CHAR_TO_BYTE if c not in vocab.ids)
+    missing = "".join(c for c in CHAR_TO_BYTE if c not in known)
     if missing:
         # The library would join the neighbours of a byte that has no token; they must stay apart.
         steps.append(

@@ -72,14 +72,14 @@ class SentencePieceBpe:
     def _word(self, word: str) -> list[int]:
         if not word:
             return []
-        token = self._ids.get(word, -1)
+        token = self._ids.get(word)
         if len(word) == 1:
             return [token] if token >= 0 and self._rank[token] >= 0 else self._fallback(word)
         length = self._merge(word)
         ids, at = [], 0
         while at < len(word):
             symbol = word[at : at + length[at]]
-            token = self._ids.get(symbol, -1)
+            token = self._ids.get(symbol)
             if token >= 0 and self._rank[token] >= 0:
                 ids.append(token)
             else:
@@ -95,7 +95,7 @@ class SentencePieceBpe:
         # Symbols are told by their first character, so the right neighbour of i is i + length[i].
         heap: list[int] = []
         for i in range(n - 1):
-            token = ids.get(word[i : i + 2], -1)
+            token = ids.get(word[i : i + 2])
             if token >= 0 and rank[token] >= 0:
                 heap.append((rank[token] << _LEFT_BITS | i) << _SIZE_BITS | 2)
         heapify(heap)
@@ -113,15 +113,15 @@ class SentencePieceBpe:
             for a, end in ((before[left], after), (left, after + length[after] if after < n else -1)):
                 if a < 0 or end < 0:
                     continue
-                token = ids.get(word[a:end], -1)
+                token = ids.get(word[a:end])
                 if token >= 0 and rank[token] >= 0:
                     heappush(heap, (rank[token] << _LEFT_BITS | a) << _SIZE_BITS | end - a)
         return length
 
     def _fallback(self, symbol: str) -> list[int]:
         ids = [self._byte_ids[b] for b in symbol.encode()]
-        if None not in ids:
-            return [i for i in ids if i is not None]
+        if -1 not in ids:
+            return ids
         if self._vocab.unk is None:
             raise PromptError(f"the model's vocabulary has no token for the character {symbol!r}")
         return [self._vocab.unk]

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polykv.errors import FormatError
+from polykv.text.token_index import TokenIndex
 
 PREFIX = "tokenizer.ggml."
 _WHERE = "model metadata"
@@ -89,14 +90,14 @@ class Vocabulary:
     kinds uint8 [V], scores float32 [V] or None. eog: ids that end a generation. ids: text -> id.
     """
 
-    tokens: list[str]
+    tokens: Sequence[str]
     kinds: npt.NDArray[np.uint8]
     scores: npt.NDArray[np.float32] | None
     bos: int | None
     eos: int | None
     unk: int | None
     eog: frozenset[int]
-    ids: dict[str, int] = field(repr=False)
+    ids: TokenIndex = field(repr=False)
 
     def of_kind(self, *kinds: Kind) -> list[int]:
         """Ids of the given kinds, ascending."""
@@ -113,9 +114,8 @@ class Vocabulary:
         if not tokens:
             fail("tokens", "the vocabulary is missing or empty")
         n = len(tokens)
-        ids = dict(zip(tokens, range(n), strict=True))
-        if len(ids) != n:
-            twice = next(t for i, t in enumerate(tokens) if ids[t] != i)
+        ids = TokenIndex(tokens)
+        if (twice := ids.repeated()) is not None:
             fail("tokens", f"token {twice!r:.60} appears twice")
         kinds = _kinds(metadata, n)
         scores = _numbers(metadata, "scores", n, "fiu")
@@ -150,18 +150,19 @@ def flag(metadata: Mapping[str, object], name: str, default: bool) -> bool:
     return bool(value)
 
 
-def strings(metadata: Mapping[str, object], name: str) -> list[str]:
+def strings(metadata: Mapping[str, object], name: str) -> Sequence[str]:
     """An array of strings; FormatError when it is missing or holds anything else."""
     return _texts(metadata, name)
 
 
-def _texts(metadata: Mapping[str, object], name: str) -> list[str]:
+def _texts(metadata: Mapping[str, object], name: str) -> Sequence[str]:
     value = metadata.get(PREFIX + name, ())
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
         fail(name, "expected an array of strings")
-    if not all(map(str.__instancecheck__, value)):
+    # Arrays of a file are of one type, and made into strings one by one: looking at all would take as long as loading.
+    if not all(map(str.__instancecheck__, value if isinstance(value, list | tuple) else value[:1])):
         fail(name, "expected an array of strings, found another type in it")
-    return value if isinstance(value, list) else list(value)
+    return value
 
 
 def _kinds(metadata: Mapping[str, object], n: int) -> npt.NDArray[np.uint8]:

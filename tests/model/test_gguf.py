@@ -12,6 +12,7 @@ from gguf_bytes import BOOL, F64, I8, I64, STRING, U16, U64, Gguf, Tensor, array
 from polykv.errors import FormatError, UnsupportedError
 from polykv.model.gguf import OTHER_TYPES, read_gguf
 from polykv.model.gguf_check import nonfinite
+from polykv.model.gguf_texts import Texts
 from polykv.types import WEIGHT_BLOCK, WeightType
 
 TYPES = list(WeightType)
@@ -211,10 +212,24 @@ def _is_scale(kind: WeightType, offset: int) -> bool:
         return bool(np.isnan(gguf.quants.dequantize(block, gguf.GGMLQuantizationType(int(kind)))).any())
 
 
+def test_strings_are_a_sequence(tmp_path: Path) -> None:
+    want = ["", "日本", "x" * 300, "\0", "é"]
+    path = write(tmp_path / "a.gguf", Gguf([("a.strings", array(STRING, want))]).build())
+    texts = read_gguf(path).metadata["a.strings"]
+    assert isinstance(texts, Texts) and list(texts) == want and len(texts) == 5
+    assert [texts[i] for i in range(-5, 5)] == want + want and texts[1:4] == want[1:4] and texts[::-2] == want[::-2]
+    for i in (5, -6):
+        with pytest.raises(IndexError):
+            texts[i]
+    assert texts == want and texts != [*want, ""] and texts != want[:4] and texts != "x" and texts != 5
+    assert "日本" in texts and texts.index("x" * 300) == 2 and list(reversed(texts)) == want[::-1]
+
+
 @pytest.mark.model
 def test_reads_real_models(smollm2_path: Path, gemma3_path: Path) -> None:
     for path, n_tensors, n_tokens in ((smollm2_path, 272, 49152), (gemma3_path, 236, 262144)):
         g = read_gguf(path)
         tokens = g.metadata["tokenizer.ggml.tokens"]
-        assert len(g.tensors) == n_tensors and isinstance(tokens, list) and len(tokens) == n_tokens
+        assert len(g.tensors) == n_tensors and isinstance(tokens, Texts)
+        assert len(tokens) == n_tokens == len(list(tokens))
         assert nonfinite(g) == [] and g.notes == ()
