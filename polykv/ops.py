@@ -22,6 +22,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections import Counter
+from collections.abc import Sequence
 from enum import Enum
 from types import ModuleType
 from typing import Any, Protocol, cast
@@ -46,6 +47,7 @@ from polykv.types import (
     QuantTensor,
     Segments,
     Slots,
+    Stack,
     WeightType,
 )
 
@@ -185,6 +187,20 @@ class Ops(Protocol):
         """h [R, E] += post_norm(Wdown glu(Wgate m, Wup m)), m = norm(h), in place."""
         ...
 
+    def layers(
+        self,
+        h: F32,
+        stack: Stack,
+        angles: Sequence[Angles],
+        segments: Sequence[Segments],
+        slots: Sequence[Slots],
+        *,
+        activations: Activations,
+    ) -> None:
+        """`attention_block` and `mlp_block` of all layers in order, h [R, E] in place. angles: per distinct rope;
+        segments, slots: per cache group."""
+        ...
+
     def head(self, h: F32, w: HeadWeights, *, activations: Activations, out: F32 | None = None) -> F32:
         """Logits [R, V] = softcap(W norm(h))."""
         ...
@@ -211,6 +227,7 @@ AGREEMENT: dict[str, Agreement] = {
     "embed": Agreement.ULP,
     "attention_block": Agreement.RATIO,
     "mlp_block": Agreement.RATIO,
+    "layers": Agreement.RATIO,
     "head": Agreement.RATIO,
 }
 

@@ -257,6 +257,24 @@ class MlpWeights:
 
 
 @dataclass(frozen=True, eq=False)
+class Layer:
+    """One layer, ready to run. group, rope: which of the step's slots and segments, and of its angles, are its own."""
+
+    attention: AttentionWeights
+    mlp: MlpWeights
+    kv: LayerKV
+    group: int
+    rope: int
+
+
+@dataclass(frozen=True, eq=False)
+class Stack:
+    """The layers of a model bound to arenas; made once, so that a backend may remember what it prepared for them."""
+
+    layers: tuple[Layer, ...]
+
+
+@dataclass(frozen=True, eq=False)
 class HeadWeights:
     """Final norm and output matrix [V, E]."""
 

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from case_attention import Plan, Seq, layer
 from case_base import Arrays, Case, normal, poison, seeded, weight
 
 from polykv.ops import Ops
-from polykv.types import Activations, Angles, AttentionWeights, Glu, HeadWeights, MlpWeights, WeightType
+from polykv.types import (
+    Activations,
+    Angles,
+    AttentionWeights,
+    Glu,
+    HeadWeights,
+    Layer,
+    MlpWeights,
+    Stack,
+    WeightType,
+)
 
 
 @dataclass(frozen=True)
@@ -56,6 +66,8 @@ def cases() -> Iterator[Case]:
                 yield mlp_block(shape, n, activations)
             yield head(shape, 1, 320, activations)
             yield head(shape, 5, 1000, activations)
+    for plan in PLANS:
+        yield layers(plan)
 
 
 def attention_weights(shape: Shape) -> AttentionWeights:
@@ -126,6 +138,41 @@ def attention_block(shape: Shape, plan: str, tier: str, activations: Activations
 
     exact = tier == "f32" and activations == Activations.F32
     return Case("attention_block", name, prepare, tolerance=OF_ITS_CLASS if exact else STEP)
+
+
+def stack_of(ops: Ops, n_blocks: tuple[int, int], size: int, tiers: tuple[str, str]) -> Stack:
+    """Four layers of two shapes and tiers, in two cache groups and with two kinds of angles, as in models that mix
+    windows; those of one shape have their own weights."""
+    made = []
+    for i in range(4):
+        other = i % 2
+        shape = replace(GEMMA, name=f"layer {i}", window=100 * other)
+        kv = layer(ops, tiers[other], n_blocks[other], shape.n_kv, shape.head_dim, size)
+        made.append(Layer(attention_weights(shape), mlp_weights(shape), kv, other, other))
+    return Stack(tuple(made))
+
+
+def layers(plan: str) -> Case:
+    """Where nothing is rounded: four layers of random weights would make much of every step in an activation. That
+    rounded ones are the same as block by block is tested bit for bit (tests/fast/test_layers.py)."""
+    name = f"stack-{plan}"
+
+    def prepare(ops: Ops) -> Callable[[], Arrays]:
+        p = PLANS[plan]
+        built = [p.build(f"{name}{group}") for group in range(2)]
+        segments, slots = [b[0] for b in built], [b[1] for b in built]
+        stack = stack_of(ops, (built[0][2], built[1][2]), p.size, ("f32", "f16"))
+        h0 = normal(seeded(name), p.n_rows, GEMMA.embd)
+        turns = [angles_of(segments[0].positions * (1 + 2 * rope), GEMMA) for rope in range(2)]
+
+        def call() -> Arrays:
+            h = h0.copy()
+            ops.layers(h, stack, turns, segments, slots, activations=Activations.F32)
+            return (h - h0,)
+
+        return call
+
+    return Case("layers", name, prepare)
 
 
 def mlp_block(shape: Shape, n: int, activations: Activations) -> Case:

@@ -94,7 +94,7 @@ def test_generate(capsys: pytest.CaptureFixture[str]) -> None:
     want = polykv.load(TINY).generate("The cat", raw=True, max_tokens=5)
     assert got["tokens"] == want.tokens
     assert got["text"] in got["printed"]
-    assert got["report"]["calls"]["attention_block"] > 0
+    assert got["report"]["calls"]["layers"] > 0
     assert got["stats"]["generated_n"] == len(want.tokens)
 
 
@@ -171,7 +171,7 @@ def test_chat_about_a_document(
 def test_interrupt_while_a_model_runs(
     document: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(*_: object) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("polykv.model.runner.Runner.step", interrupted)

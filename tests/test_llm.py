@@ -195,8 +195,8 @@ def test_the_report_says_what_ran() -> None:
     llm.generate("a " * 100, max_tokens=5, ignore_eog=True)
     llm.generate("a " * 100, max_tokens=5, ignore_eog=True)
     report = json.loads(json.dumps(llm.report()))
-    assert report["ops"]["attention_block"].startswith("polykv.fast.cpu")
-    assert report["calls"]["attention_block"] == 6 * report["counters"]["runner"]["steps"]
+    assert report["ops"]["layers"].startswith("polykv.fast.cpu")
+    assert report["calls"]["layers"] == report["counters"]["runner"]["steps"]
     assert [x["kv"] for x in report["layers"]] == ["f16/f16", *["q8_0/turbo3"] * 5]
     assert [x["window"] for x in report["layers"]] == [16, 16, 0, 16, 16, 0]
     assert report["bytes"]["kv_allocated"] == llm.cache.nbytes
@@ -206,7 +206,7 @@ def test_the_report_says_what_ran() -> None:
     console = Console(width=140, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     console.print(render(report))
     text = console.export_text()
-    for words in ("q8_0/turbo3,0=f16", "sliding 16", "attention_block", "polykv.fast.cpu", "f16/f16"):
+    for words in ("q8_0/turbo3,0=f16", "sliding 16", "layers", "polykv.fast.cpu", "f16/f16"):
         assert words in text
 
 

@@ -27,6 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     "types": {"codec"},
     "errors": set(),
     "file_kind": set(),
+    "page_cache": set(),
     "config": {"types"},
     "ref": {"types", "hadamard"},
     # `errors` has no imports of its own; kernels raise typed errors for limits that only they know.
@@ -34,7 +35,7 @@ ALLOWED: dict[str, set[str]] = {
     "ops": {"types", "errors"},
     "cache": BASE | {"ops"},
     "text": BASE,
-    "model": BASE | {"ops", "cache"},
+    "model": BASE | {"ops", "cache", "page_cache"},
 }
 # `doctor` describes the installed backends; `llm` sets the number of threads of the one it loads; `notes` says where it
 # falls back.

@@ -53,7 +53,7 @@ class Runner:
         self.pool = pool
         self.transformer = Transformer(ops, model, pool, activations)
         self.counters = StepCounters()
-        self._vocab = model.config.vocab
+        self.vocab = model.config.vocab
 
     def step(self, batch: Batch, logits: Logits | list[Logits] = Logits.LAST, *, out: F32 | None = None) -> F32:
         """Append the new ids of every (sequence, ids) item and return float32 logits [rows asked for, V], in order.
@@ -71,7 +71,7 @@ class Runner:
         wanted = logits if isinstance(logits, list) else [logits] * len(batch)
         head_rows = _head_rows(counts, wanted)
         if not batch:
-            return np.zeros((0, self._vocab), np.float32)
+            return np.zeros((0, self.vocab), np.float32)
         positions = np.concatenate([np.arange(p, p + n, dtype=np.int32) for p, n in zip(before, counts, strict=True)])
         try:
             slots = _by_group([s.extend(ids) for s, ids in batch])
@@ -97,9 +97,9 @@ class Runner:
             raise ConfigError("a step needs at least one new token for every sequence, and every sequence once")
         new = [i for _, ids in batch for i in ids]
         # Compared as Python integers: an absurd id must not overflow on its way into an array.
-        if new and not (min(new) >= 0 and max(new) < self._vocab):
-            bad = next(i for i in new if not 0 <= i < self._vocab)
-            raise PromptError(f"token id {bad} is outside the vocabulary of {self._vocab}")
+        if new and not (min(new) >= 0 and max(new) < self.vocab):
+            bad = next(i for i in new if not 0 <= i < self.vocab)
+            raise PromptError(f"token id {bad} is outside the vocabulary of {self.vocab}")
         flat = np.array(new, np.int64)
         return counts, flat.astype(np.int32)
 
@@ -126,8 +126,10 @@ def _by_group(per_sequence: list[list[Slots]]) -> list[Slots]:
 
 def _check_finite(logits: F32) -> None:
     """Refuse NaN and infinity: sampling from them would give a token that means nothing."""
-    # max and min pass NaN on, so two reductions find every bad value without an array of flags.
-    if logits.size and not (np.isfinite(logits.max()) and np.isfinite(logits.min())):
+    # A sum passes NaN and infinity on; finite values may overflow it, so only then is every one looked at.
+    with np.errstate(over="ignore", invalid="ignore"):
+        sound = np.isfinite(logits.sum())
+    if not sound and not np.isfinite(logits).all():
         rows = np.flatnonzero(~np.isfinite(logits).all(axis=1)).tolist()
         raise PolyKVError(
             f"the model gave logits that are not finite ({len(rows)} of {len(logits)} rows): "

@@ -4,13 +4,12 @@
 
 Nothing here knows an architecture by name: what differs between models is in the configuration (windows, rope, scales)
 and in which weights are present (norms). Everything that stays the same from step to step (weights, arenas, which cache
-group and which rope a layer uses) is resolved once, at construction, so a step costs two calls per layer.
+group and which rope a layer uses) is resolved once, at construction, so a step costs three calls.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,18 +18,7 @@ from polykv.config import RopeConfig
 from polykv.model.loader import Model
 from polykv.model.rope import angles
 from polykv.ops import Ops
-from polykv.types import F32, I32, Activations, Angles, AttentionWeights, LayerKV, MlpWeights, Segments, Slots
-
-
-@dataclass(frozen=True, eq=False)
-class Layer:
-    """One layer, ready to run."""
-
-    attention: AttentionWeights
-    mlp: MlpWeights
-    kv: LayerKV
-    group: int  # cache group: which slots and segments
-    rope: int  # which of the distinct rope configurations
+from polykv.types import F32, I32, Activations, Angles, Layer, Segments, Slots, Stack
 
 
 class Transformer:
@@ -41,13 +29,14 @@ class Transformer:
         self._embedding, self._head = model.embedding, model.head
         ropes: dict[str, int] = {}
         self.ropes: list[RopeConfig] = []
-        self.layers: list[Layer] = []
+        layers: list[Layer] = []
         for i, layer in enumerate(model.config.layers):
             if layer.rope.identity() not in ropes:
                 ropes[layer.rope.identity()] = len(self.ropes)
                 self.ropes.append(layer.rope)
             rope = ropes[layer.rope.identity()]
-            self.layers.append(Layer(model.attention[i], model.mlp[i], pool.layer(i), pool.group_of(i), rope))
+            layers.append(Layer(model.attention[i], model.mlp[i], pool.layer(i), pool.group_of(i), rope))
+        self.stack = Stack(tuple(layers))
 
     def angles(self, positions: I32) -> list[Angles]:
         """Rope angles of the rows at `positions` [R], one entry per distinct rope of the model."""
@@ -69,17 +58,7 @@ class Transformer:
         ops, act = self.ops, self.activations
         ropes = self.angles(positions)
         h = ops.embed(self._embedding, ids, self.config.embed_scale)
-        for layer in self.layers:
-            ops.attention_block(
-                h,
-                layer.attention,
-                layer.kv,
-                ropes[layer.rope],
-                segments[layer.group],
-                slots[layer.group],
-                activations=act,
-            )
-            ops.mlp_block(h, layer.mlp, activations=act)
+        ops.layers(h, self.stack, ropes, segments, slots, activations=act)
         if len(head_rows) == 0:
             return np.zeros((0, self.config.vocab), np.float32)
         if len(head_rows) < len(h):

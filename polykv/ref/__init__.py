@@ -16,7 +16,7 @@ It defines what the operations mean; fast backends are tested against it. One id
 
 from polykv.ref.attention import attend
 from polykv.ref.codec import decode, encode
-from polykv.ref.composites import attention_block, embed, head, mlp_block
+from polykv.ref.composites import attention_block, embed, head, layers, mlp_block
 from polykv.ref.fwht import fwht
 from polykv.ref.glu import glu
 from polykv.ref.limits import supports_kv, supports_weight
@@ -43,6 +43,7 @@ __all__ = [
     "kv_pack",
     "kv_read",
     "kv_unpack",
+    "layers",
     "linear",
     "merge",
     "mlp_block",

@@ -10,6 +10,8 @@ into steps. Source: docs/MODELS.md.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from polykv.ref.attention import attend
@@ -31,6 +33,7 @@ from polykv.types import (
     QuantTensor,
     Segments,
     Slots,
+    Stack,
 )
 
 
@@ -73,6 +76,24 @@ def mlp_block(h: F32, w: MlpWeights, *, activations: Activations) -> None:
     up = linear(m, w.up, activations=activations)
     y = linear(glu(gate, up, w.glu), w.down, activations=activations)
     h += y if w.post_norm is None else rms_norm(y, w.post_norm, w.eps)
+
+
+def layers(
+    h: F32,
+    stack: Stack,
+    angles: Sequence[Angles],
+    segments: Sequence[Segments],
+    slots: Sequence[Slots],
+    *,
+    activations: Activations,
+) -> None:
+    """Both blocks of all layers in order, h [R, E] in place."""
+    for layer in stack.layers:
+        g = layer.group
+        attention_block(
+            h, layer.attention, layer.kv, angles[layer.rope], segments[g], slots[g], activations=activations
+        )
+        mlp_block(h, layer.mlp, activations=activations)
 
 
 def head(h: F32, w: HeadWeights, *, activations: Activations, out: F32 | None = None) -> F32:

@@ -78,9 +78,9 @@ from polykv.types import F32, Activations, Angles, AttentionWeights, LayerKV, Se
     APPEND,
     ATTEND,
 ) = range(32, 50)
-# Arguments that depend on the weights alone, made once per weights: matrices, norms, scale and softcap, epsilon. A
-# memo, keyed by identity and gone with the weights: making them anew takes 10 us, once per layer and step.
-Prepared = tuple[np.ndarray, np.ndarray, F32, np.ndarray]
+# Arguments that depend on the weights alone, made once per weights: matrices, norms, scale and softcap, epsilon; in
+# front of these arrays their addresses. A memo, keyed by identity and gone with the weights: making them takes 10 us.
+Prepared = tuple[I64, tuple[np.ndarray, ...]]
 _PREPARED: WeakKeyDictionary[AttentionWeights, dict[Activations, Prepared]] = WeakKeyDictionary()
 
 
@@ -179,16 +179,22 @@ def _fill(job: Any, m: Any, k: Any, v: Any, cos: Any, sin: Any, blocks: Any, off
 
 
 @kernel()
-def _turn_to(job: Any, h: Any, k: Any, v: Any, w: Any, memory: int, workers: int) -> None:
-    """Make a job of the step the job of one layer: h, arrays of K and V, weights."""
-    job[H], job[K_DATA], job[V_DATA] = addr(h), addr(k), addr(v)
-    job[MATS], job[NORMS], job[SCALARS], job[EPS] = addr(w[0]), addr(w[1]), addr(w[2]), addr(w[3])
+def place(job: Any, h: int, k: int, v: int, weights: Any, memory: int, workers: int) -> None:
+    """Make a job of the step the job of one layer: addresses of h, of the arrays of K and V, of the arrays of weights
+    and of memory."""
+    job[H], job[K_DATA], job[V_DATA] = h, k, v
+    job[MATS], job[NORMS], job[SCALARS], job[EPS] = weights[0], weights[1], weights[2], weights[3]
     work = memory + workers * SCRATCH
     job[SCRATCHES], job[WORK], job[ROWS_AT] = memory, work, work + workers * job[WORK_BYTES]
 
 
-def _prepared(w: AttentionWeights, activations: Activations) -> Prepared:
-    """The weights as kernels take them; addresses stay valid as long as `w`, which holds the arrays."""
+@kernel()
+def _place(job: Any, h: Any, k: Any, v: Any, weights: Any, memory: int, workers: int) -> None:
+    place(job, addr(h), addr(k), addr(v), weights, memory, workers)
+
+
+def prepared(w: AttentionWeights, activations: Activations) -> Prepared:
+    """The weights as kernels take them; addresses stay valid as long as `w`."""
     found = _PREPARED.get(w)
     if found is None:
         found = _PREPARED[w] = {}
@@ -196,12 +202,13 @@ def _prepared(w: AttentionWeights, activations: Activations) -> Prepared:
         mats = [(code(m.type, activations), address(m.data), m.rows, m.cols) for m in (w.wq, w.wk, w.wv, w.wo)]
         norms = [0 if n is None else address(n) for n in (w.norm, w.q_norm, w.k_norm, w.post_norm)]
         scalars = np.array([w.scale, w.softcap], np.float32)
-        found[activations] = np.array(mats, np.int64), np.array(norms, np.int64), scalars, np.array([w.eps])
+        arrays = np.array(mats, np.int64), np.array(norms, np.int64), scalars, np.array([w.eps])
+        found[activations] = np.array([address(a) for a in arrays], np.int64), arrays
     return found[activations]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Step:
+class Step:
     """What the blocks of one step have in common, for layers of one shape: a job that lacks h, K and V and the weights.
 
     `kept` are the arrays that it has addresses of; those that are written hold nothing once a block is done.
@@ -217,14 +224,14 @@ class _Step:
     kept: tuple[Any, ...]
 
 
-# The last `_Step` of segments: layers follow each other with the same ones. A memo, gone with the segments.
-_STEPS: WeakKeyDictionary[Segments, _Step] = WeakKeyDictionary()
+# The last `Step` of segments: layers follow each other with the same ones. A memo, gone with the segments.
+_STEPS: WeakKeyDictionary[Segments, Step] = WeakKeyDictionary()
 
 
-def _step(
+def step_of(
     segments: Segments, slots: Slots, angles: Angles, kv: LayerKV, shape: tuple[int, int, int, int, int, int]
-) -> _Step:
-    """shape: rows, E, query heads, K/V heads, head_dim, window."""
+) -> Step:
+    """The step, from the memo or made; shape: rows, E, query heads, K/V heads, head_dim, window."""
     k, v = own(kv.k), own(kv.v)
     found = _STEPS.get(segments)
     if (
@@ -251,8 +258,14 @@ def _step(
     job[WORK_BYTES], job[WINDOW], job[INTERLEAVED] = size, window, angles.interleaved
     job[FOLD], job[APPEND], job[ATTEND] = entry(fold_unit, 4), entry(append_cell, 6), entry(attend_phases, 5)
     kept = (partial, lse, m, flat, turns, cells, segs)
-    _STEPS[segments] = made = _Step(slots, angles, (k.geom, v.geom), shape, job, address(job), size, kept)
+    _STEPS[segments] = made = Step(slots, angles, (k.geom, v.geom), shape, job, address(job), size, kept)
     return made
+
+
+def memory_of(step: Step, wide: int, workers: int) -> int:
+    """Bytes of working memory of a block whose Wo has `wide` columns."""
+    n, width = step.shape[:2]
+    return workers * (SCRATCH + step.work) + copies(n, workers) * 6 * n * max(width, wide)
 
 
 def attention_block(
@@ -269,11 +282,11 @@ def attention_block(
     if h.dtype != np.float32 or not h.flags.c_contiguous:
         raise TypeError("attention_block adds to h in place: it must be C-contiguous float32")
     n, width = h.shape
-    prepared = _prepared(w, activations)
-    step = _step(segments, slots, angles, kv, (n, width, w.n_heads, w.n_kv, w.head_dim, w.window))
+    weights, _ = prepared(w, activations)
+    step = step_of(segments, slots, angles, kv, (n, width, w.n_heads, w.n_kv, w.head_dim, w.window))
     team = TEAM
     with team.lock:
         workers = team.workers
-        memory = team.memory(workers * (SCRATCH + step.work) + copies(n, workers) * 6 * n * max(width, w.wo.cols))
-        _turn_to(step.job, h, kv.k.fields["data"], kv.v.fields["data"], prepared, memory, workers)
+        memory = team.memory(memory_of(step, w.wo.cols, workers))
+        _place(step.job, h, kv.k.fields["data"], kv.v.fields["data"], weights, memory, workers)
         team.run(entry(block_phases, 4), step.address)

@@ -109,7 +109,8 @@ TABLE, H, N, MEMORY, EPS = range(5)
 
 
 @kernel()
-def _body(job: int, desk: int, worker: int, workers: int) -> None:
+def mlp_phases(job: int, desk: int, worker: int, workers: int) -> None:
+    """All phases of a block; called by address."""
     t, h, n, memory, eps = slot(job, TABLE), slot(job, H), slot(job, N), slot(job, MEMORY), get_f64(job + 8 * EPS)
     width, scratch, y = slot(t, WIDTH), memory + worker * PER_WORKER, memory + workers * PER_WORKER
     act = y + 4 * width * n
@@ -125,7 +126,7 @@ def _body(job: int, desk: int, worker: int, workers: int) -> None:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Prepared:
+class Prepared:
     """The table of weights, the job that names it, and both addresses that a call needs."""
 
     table: npt.NDArray[np.int64]
@@ -136,10 +137,11 @@ class _Prepared:
 
 # Of weights that are in use, per kind of activations: a memo, as in `attention_block`, gone with the weights. Jobs are
 # written and run under the team's lock.
-_PREPARED: WeakKeyDictionary[MlpWeights, dict[Activations, _Prepared]] = WeakKeyDictionary()
+_PREPARED: WeakKeyDictionary[MlpWeights, dict[Activations, Prepared]] = WeakKeyDictionary()
 
 
-def _prepared(w: MlpWeights, activations: Activations) -> _Prepared:
+def prepared(w: MlpWeights, activations: Activations) -> Prepared:
+    """The weights as kernels take them; addresses stay valid as long as `w`."""
     found = _PREPARED.get(w)
     if found is None:
         found = _PREPARED[w] = {}
@@ -150,8 +152,13 @@ def _prepared(w: MlpWeights, activations: Activations) -> _Prepared:
         table = np.array(values, np.int64)
         job = np.array((address(table), 0, 0, 0, 0), np.int64)
         job.view(np.float64)[EPS] = w.eps
-        found[activations] = _Prepared(table, job, address(job), entry(_body, 4))
+        found[activations] = Prepared(table, job, address(job), entry(mlp_phases, 4))
     return found[activations]
+
+
+def memory_of(n: int, width: int, hidden: int, workers: int) -> int:
+    """Bytes of working memory of a block of n rows."""
+    return workers * PER_WORKER + n * 4 * (width + hidden) + copies(n, workers) * n * 6 * width
 
 
 def mlp_block(h: F32, w: MlpWeights, *, activations: Activations) -> None:
@@ -159,8 +166,7 @@ def mlp_block(h: F32, w: MlpWeights, *, activations: Activations) -> None:
     n, width = h.shape
     if h.dtype != np.float32 or not h.flags.c_contiguous or width != w.gate.cols:
         raise ValueError(f"h must be C-contiguous float32 [R, {w.gate.cols}], because it is changed in place")
-    made, hidden, team = _prepared(w, activations), w.down.cols, TEAM
+    made, team = prepared(w, activations), TEAM
     with team.lock:
-        rows = n * 4 * (width + hidden) + copies(n, team.workers) * n * 6 * width
-        made.job[H:EPS] = address(h), n, team.memory(team.workers * PER_WORKER + rows)
+        made.job[H:EPS] = address(h), n, team.memory(memory_of(n, width, w.down.cols, team.workers))
         team.run(made.body, made.address)

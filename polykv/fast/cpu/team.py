@@ -51,7 +51,7 @@ from polykv.fast.cpu.team_atomic import atomic_add, atomic_load, rest
 from polykv.fast.cpu.team_serve import MAILBOX, lead, serve
 from polykv.types import U8
 
-# Phases of one job; each has two counters in cache lines of their own.
+# Phases of most jobs; each has two counters in cache lines of their own.
 PHASES = 16
 LINE = 64
 # Looks for a job before a worker goes to sleep: about a millisecond. Python needs 0.3 to 0.5 ms between the last kernel
@@ -113,10 +113,13 @@ class Team:
         self.desk = int(self._counters.ctypes.data)
         self.mail = int(self._mailbox.ctypes.data)
 
-    def run(self, body: int, argument: int) -> None:
+    def run(self, body: int, argument: int, phases: int = PHASES) -> None:
         """Run body(argument, desk, worker, workers), a kernel given by its `entry`, in the workers; the caller holds
         `lock`."""
-        self._counters.fill(0)
+        if 2 * LINE * phases > self._counters.nbytes:
+            self._counters = _aligned(2 * LINE * phases)
+            self.desk = int(self._counters.ctypes.data)
+        self._counters[: 2 * LINE * phases] = 0
         for i in range(self.workers - 1):
             if i == len(self._seats):
                 self._seats.append(Seat())
