@@ -19,7 +19,9 @@ from polykv.measure import choice, plot, samples
 from polykv.measure.quality import Quality, compare
 from polykv.measure.roundtrip import bits, loss, round_trip, runs
 from polykv.measure.speed import Shape, measure
+from polykv.model.rope import angles
 from polykv.ops import load
+from polykv.types import Activations
 
 ROOT = Path(__file__).parent.parent
 TINY = str(tiny_path("llama"))
@@ -112,6 +114,23 @@ def test_samples_are_what_the_model_stores(name: str, n: int) -> None:
     # The last token of a text has the K that it has as the last of that text alone in the cache.
     np.testing.assert_array_equal(samples.of_model(model, ids, ops)[0].x, k)
     assert np.isfinite(k).all() and (np.abs(k).max(axis=2) > 0).all()
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+def test_vectors_of_a_layer_are_those_of_the_forward_pass(name: str) -> None:
+    model, ops, ids = tiny_model(name), load("ref"), random_ids(20)
+    first, w = model.config.layers[0], model.attention[0]
+    found = samples.of_layer(model, ids, ops, 0)
+    assert found.q.shape == (20, first.n_heads, first.head_dim)
+    h = ops.embed(model.embedding, np.int32(ids), model.config.embed_scale)
+    q = ops.linear(ops.rms_norm(h, w.norm, w.eps), w.wq, activations=Activations.F32).reshape(found.q.shape)
+    q = q if w.q_norm is None else ops.rms_norm(q, w.q_norm, w.eps)
+    np.testing.assert_array_equal(found.q, ops.rope(q, angles(first.rope, np.arange(20, dtype=np.int32))))
+    last = len(model.config.layers) - 1
+    deep = samples.of_layer(model, ids, ops, last)
+    whole = samples.of_model(model, ids, ops)
+    np.testing.assert_array_equal(deep.k, whole[0].x[:, -deep.k.shape[1] :])
+    np.testing.assert_array_equal(deep.v, whole[2].x[:, -deep.v.shape[1] :])
 
 
 def test_only_one_command_is_needed_to_choose(text: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ Storage takes series for kv heads.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -75,6 +75,29 @@ def of_model(
         plain = Sample(name, np.ascontiguousarray(x[:, heads]))
         found += [plain, rotated(plain)]
     return found
+
+
+@dataclass(frozen=True, eq=False)
+class LayerVectors:
+    """What meets in the attention of one layer: q float32 [T, H, D], k and v [T, G, D], q and k after rope."""
+
+    q: F32
+    k: F32
+    v: F32
+
+
+def of_layer(model: Model, ids: list[int], ops: LoadedOps, layer: int) -> LayerVectors:
+    """Queries, keys and values of one layer for the last tokens of `ids`; runs the layers up to it."""
+    layers, attention = model.config.layers[: layer + 1], model.attention[: layer + 1]
+    cut = replace(model, config=replace(model.config, layers=layers), attention=attention)
+    # Queries are what a layer writes to the cache when the matrix of its queries stands in the place of that of keys.
+    config, w = layers[layer], attention[layer]
+    config = replace(config, n_kv=config.n_heads)
+    w = replace(w, wk=w.wq, wv=w.wq, k_norm=w.q_norm, n_kv=w.n_heads)
+    asking = replace(
+        cut, config=replace(cut.config, layers=(*layers[:layer], config)), attention=(*attention[:layer], w)
+    )
+    return LayerVectors(_read(asking, ids, ops, None)[layer][0], *_read(cut, ids, ops, None)[layer])
 
 
 def _read(
