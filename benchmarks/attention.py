@@ -13,34 +13,19 @@ import argparse
 import json
 
 import numpy as np
-from timing import seconds
 
 from polykv.cache.codecs import codec
 from polykv.config import CacheConfig
-from polykv.fast.cpu import attend, kv_alloc, kv_append, team
-from polykv.types import F32, LayerKV, Segment, Segments, Slots
+from polykv.fast.cpu import attend, team
+from polykv.measure.speed import one_sequence, store
+from polykv.measure.timing import seconds
+from polykv.ops import load
+from polykv.types import F32
 
 # heads, kv heads, head_dim
 SHAPES = {"smollm2": (9, 3, 64), "gemma3": (4, 1, 256), "llama8b": (32, 8, 128)}
 PAIRS = ("f16/f16", "q8_0/turbo3", "q8_0/q8_0", "q4_0/q4_0", "turbo3/turbo3")
 BLOCK, AGENTS, PREFILL = CacheConfig.block_size, 8, 512
-
-
-def store(pair: str, k: F32, v: F32) -> LayerKV:
-    """Keys and values [T, G, D] in fresh arenas, blocks in order."""
-    t = np.arange(len(k), dtype=np.int32)
-    names = pair.split("/")
-    arenas = [kv_alloc(codec(n), -(-len(k) // BLOCK), k.shape[1], k.shape[2], BLOCK) for n in names]
-    for arena, x in zip(arenas, (k, v), strict=True):
-        kv_append(arena, x, Slots(t // BLOCK, t % BLOCK))
-    return LayerKV(*arenas)
-
-
-def segments(tokens: int, positions: range | list[int]) -> Segments:
-    """All rows see one sequence of so many tokens."""
-    rows = np.arange(len(positions), dtype=np.int32)
-    blocks = np.arange(-(-tokens // BLOCK), dtype=np.int32)
-    return Segments.of([Segment(blocks, 0, tokens, rows)], np.array(positions, np.int32))
 
 
 def dense(q: F32, k: F32, v: F32, scale: float) -> F32:
@@ -56,19 +41,20 @@ def dense(q: F32, k: F32, v: F32, scale: float) -> F32:
 def measure(shape: tuple[int, int, int], depth: int, budget: float) -> dict[str, dict[str, float]]:
     """All pairs at one depth: milliseconds and ratios."""
     heads, n_kv, dim = shape
+    ops = load("cpu")
     rng, total = np.random.default_rng(0), depth + PREFILL
     q = rng.standard_normal((PREFILL, heads, dim), np.float32)
     k, v = rng.standard_normal((2, total, n_kv, dim), np.float32)
     kt, vt = (np.ascontiguousarray(x[: depth + 1].transpose(1, 0, 2)) for x in (k, v))
     scale = dim**-0.5
     numpy_ms = 1e3 * seconds(lambda: dense(q[:1], kt, vt, scale), budget)
-    one = segments(depth + 1, [depth])
-    many = segments(depth + 1, [depth] * AGENTS)
-    chunk = segments(total, range(depth, total))
+    one = one_sequence(depth + 1, [depth])
+    many = one_sequence(depth + 1, [depth] * AGENTS)
+    chunk = one_sequence(total, range(depth, total))
     macs = 2 * heads * dim * PREFILL * (depth + PREFILL / 2)
     found: dict[str, dict[str, float]] = {}
     for pair in PAIRS:
-        kv = store(pair, k, v)
+        kv = store(ops, *map(codec, pair.split("/")), k, v)
         row_ms = 1e3 * seconds(lambda kv=kv: attend(q[:1], one, kv, scale=scale), budget)
         agents_ms = 1e3 * seconds(lambda kv=kv: attend(q[:AGENTS], many, kv, scale=scale), budget)
         prefill = seconds(lambda kv=kv: attend(q, chunk, kv, scale=scale), budget)

@@ -13,11 +13,11 @@ import json
 from functools import partial
 
 import numpy as np
-from timing import seconds
 
 from polykv.fast.cpu import team
 from polykv.fast.cpu.linear import linear
 from polykv.fast.cpu.simd_core import level
+from polykv.measure.timing import seconds
 from polykv.types import WEIGHT_BLOCK, Activations, QuantTensor, WeightType
 
 COUNTS = (1, 8, 512)

@@ -26,8 +26,6 @@ from polykv.catalogue import CATALOGUE, model_dir
 from polykv.errors import PolyKVError
 
 LOW_DISK = 1_000_000_000
-# Sizes of attention heads in published models.
-HEAD_DIMS = (32, 40, 64, 72, 80, 96, 112, 120, 128, 160, 192, 256, 512)
 
 
 class State(Enum):
@@ -116,24 +114,23 @@ def _backend(name: str, about: str) -> Iterator[Check]:
 
 def _limits(name: str) -> Check:
     """What the backend says about K/V types, sizes of heads and weight types that files have."""
-    from polykv.cache.codecs import CODECS
-    from polykv.config import CacheConfig, Tier
+    from polykv.capability import HEAD_DIMS, capability
     from polykv.ops import load
     from polykv.types import WeightType
 
-    ops, block = load(name), CacheConfig.block_size
-    pairs = [Tier(k, v) for k in CODECS.values() for v in CODECS.values()]
-    sizes = {(pair, d): ops.supports_kv(pair.k, pair.v, d, block) for pair in pairs for d in HEAD_DIMS}
+    ops = load(name)
+    found = capability(name, ops)
     weights = {kind: ops.supports_weight(kind) for kind in WeightType}
-    dims = [d for d in HEAD_DIMS if any(sizes[pair, d] is None for pair in pairs)]
-    whole = {(pair.k.name, pair.v.name) for pair in pairs if all(sizes[pair, d] is None for d in dims)}
-    names = [name for name in CODECS if (name, name) in whole]
-    square = len(whole) == len(names) ** 2
-    kv = f"any pair of {', '.join(names)}" if square else ", ".join(sorted("/".join(pair) for pair in whole))
+    types, refused_pairs = found.types(), found.refused_pairs()
+    everywhere = [d for d in HEAD_DIMS if all(d in found.dims(t) for t in types)]
+    kv = f"any pair of {', '.join(types)}" + (f" but {', '.join(refused_pairs)}" if refused_pairs else "")
+    dims = f"head_dim {', '.join(map(str, everywhere))}"
+    if any(len(found.dims(t)) > len(everywhere) for t in types):
+        dims += " (some types more: `polykv tiers --capabilities`)"
     usable = ", ".join(kind.name for kind, reason in weights.items() if reason is None)
-    text = f"K/V {kv}; head_dim {', '.join(map(str, dims))}; weights {usable}"
     # Reasons are few, whatever the types and sizes: one sentence each.
-    refused = dict.fromkeys(r for r in (*sizes.values(), *weights.values()) if r is not None)
+    refused = dict.fromkeys([*found.refusals(), *(r for r in weights.values() if r is not None)])
+    text = f"K/V {kv}; {dims}; weights {usable}"
     return Check(f"{name} runs", State.NOTE if refused else State.OK, ". Not more: ".join([text, *refused]))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import nbformat
@@ -29,6 +30,20 @@ def test_defines_nothing_of_its_own(path: Path) -> None:
             if isinstance(node, ast.FunctionDef):
                 assert node.end_lineno is not None
                 assert node.end_lineno - node.lineno < 6, f"{node.name} is long enough to be part of polykv"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_links_lead_somewhere(path: Path) -> None:
+    text = "\n".join(c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "markdown")
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        assert (FOLDER / target).exists(), target
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS[1:], ids=lambda p: p.stem)
+def test_a_lesson_names_its_code_and_ends_with_exercises(path: Path) -> None:
+    text = "\n".join(c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "markdown")
+    assert "](../polykv/ref/" in text
+    assert "## Exercises" in text
 
 
 @pytest.mark.model

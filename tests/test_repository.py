@@ -161,8 +161,22 @@ def test_requirements_are_what_is_imported() -> None:
     tops = {name.partition(".")[0] for path in SOURCES for name in imports(path)}
     # llvmlite is a part of numba that comes with it.
     used = tops - {"polykv", "llvmlite"} - sys.stdlib_module_names
-    listed = {re.split(r"[<>=~!\[]", line)[0] for line in setup_cfg()["options"]["install_requires"].split()}
-    assert used == listed
+    extra = requirements("options.extras_require", "plot")
+    assert extra == {"matplotlib"}
+    assert used - extra == requirements("options", "install_requires")
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_the_optional_package_is_imported_where_it_is_used(path: Path) -> None:
+    """matplotlib may be missing: importing a module must not need it."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            assert "matplotlib" not in ast.unparse(node)
+
+
+def requirements(section: str, key: str) -> set[str]:
+    """Names of packages in setup.cfg, without versions."""
+    return {re.split(r"[<>=~!\[]", line)[0] for line in setup_cfg()[section][key].split()}
 
 
 def test_every_data_file_is_installed() -> None:

@@ -69,8 +69,11 @@ class Output:
             yield
 
     @contextmanager
-    def progress(self, text: str, *, size: bool = False) -> Iterator[Callable[[int, int, str], None]]:
-        """A bar on a terminal, nothing in a pipe; yields update(done, total, text). size: the numbers are bytes."""
+    def progress(
+        self, text: str, *, size: bool = False, unit: str = "tokens"
+    ) -> Iterator[Callable[[int, int, str], None]]:
+        """A bar on a terminal, nothing in a pipe; yields update(done, total, text). size: the numbers are bytes, else
+        they count `unit`."""
         if not sys.stderr.isatty():
             yield lambda done, total, text: None
             return
@@ -80,7 +83,7 @@ class Output:
             # How many there are is known at the first update.
             task = bar.add_task(text, total=None, tokens="")
             yield lambda done, total, text: bar.update(
-                task, completed=done, total=total, description=text, tokens=f"{done:,} of {total:,} tokens"
+                task, completed=done, total=total, description=text, tokens=f"{done:,} of {total:,} {unit}"
             )
 
 

@@ -1,0 +1,155 @@
+"""The slow half of `polykv tiers`: time of every type, and what it costs on a model of the user's."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from polykv.cache.codecs import codec, parse_tiers
+from polykv.commands.compiling import Compiling
+from polykv.commands.output import Output
+from polykv.config import CacheConfig
+
+if TYPE_CHECKING:
+    from polykv.measure.quality import Quality
+    from polykv.model.loader import Model
+    from polykv.ops import LoadedOps
+    from polykv.types import Codec
+
+CONTROL = "f16"
+# Cells that a decode row reads, and the seconds per type and task: by ref only to be complete.
+DEPTH = {"ref": 256, "cpu": 4096}
+BUDGET = 0.1
+# Pairs that are shown whether they are worth their bytes or not: the default, and what others are compared with.
+ALWAYS = ("f16/f16", "q8_0/q8_0", "q8_0/turbo3", "q4_0/q4_0", "q4_0+r/q4_0+r", "turbo3/turbo3")
+
+
+def show_speed(out: Output, chosen: list[Codec], dim: int, model: Model | None, ops: LoadedOps) -> dict[str, Any]:
+    """Ratios to f16 in this run, of the types that the backend runs."""
+    from polykv.measure.speed import Shape, measure
+
+    first = model.config.layers[0] if model else None
+    shape = Shape(first.n_heads, first.n_kv, dim) if first else Shape(8, 2, dim)
+    size = CacheConfig.block_size
+    here = [c for c in chosen if ops.supports_kv(c, c, dim, size) is None]
+    left = [c.name for c in chosen if c not in here]
+    depth = DEPTH[ops.name]
+    with Compiling(ops.name), out.progress("timing", unit="measurements") as update:
+        found = measure(
+            ops,
+            here,
+            codec(CONTROL),
+            shape,
+            depth=depth,
+            budget=BUDGET,
+            on_progress=lambda done, total: update(done, total, "timing"),
+        )
+    rows = [
+        [name, f"{s.encode_ratio:.2f}x", f"{s.attend_ratio:.2f}x", f"{1e6 * s.encode_s:.2f}", f"{1e3 * s.attend_s:.3f}"]
+        for name, s in found.items()
+    ]
+    title = f"speed against {CONTROL} on {ops.name}: {shape.n_heads} heads, {shape.n_kv} kv heads, head_dim {dim}"
+    out.table(title, ["type", "encode", "attend", "encode, µs per token", f"attend, ms per row, {depth:,} cells"], rows)
+    out.text("above 1x is faster than f16; one layer, other work on the machine disturbs these numbers")
+    if left:
+        out.text(f"not timed, {ops.name} does not run them: {', '.join(left)}")
+    return {
+        "shape": dataclasses.asdict(shape),
+        "depth": depth,
+        "control": CONTROL,
+        "types": {name: dataclasses.asdict(s) for name, s in found.items()},
+    }
+
+
+def show_quality(out: Output, model: Model, ids: list[int], chosen: list[Codec], ops: LoadedOps) -> dict[str, Any]:
+    """What every type costs on one side alone, the pairs that are worth their bytes, and advice."""
+    from polykv.measure.choice import advise, worth_measuring
+    from polykv.measure.quality import compare
+
+    names = [c.name for c in chosen if c.name != CONTROL]
+    sides = {name: (f"{name}/{CONTROL}", f"{CONTROL}/{name}") for name in names}
+    usable = {kv for pair in sides.values() for kv in pair if _runs(ops, model, kv)}
+    if not usable:
+        out.text(f"no quality: {ops.name} runs none of these types on this model")
+        return {}
+    with Compiling(ops.name), out.progress("each side alone") as update:
+        alone = compare(
+            model,
+            ids,
+            [f"{CONTROL}/{CONTROL}", *(kv for pair in sides.values() for kv in pair if kv in usable)],
+            ops=ops,
+            truth=CONTROL,
+            on_progress=lambda done, total: update(done, total, "each side alone"),
+        )
+    _show_sides(out, sides, alone, len(ids))
+    half = alone[f"{CONTROL}/{CONTROL}"]
+    # K and V of f16 take the same bytes.
+    k = {kv.split("/")[0]: q for kv, q in alone.items() if kv.endswith(f"/{CONTROL}")}
+    v = {kv.split("/")[1]: q for kv, q in alone.items() if kv.startswith(f"{CONTROL}/")}
+    k_bytes, v_bytes = ({name: q.bytes_per_token - half.bytes_per_token / 2 for name, q in s.items()} for s in (k, v))
+    pairs = worth_measuring(
+        k_bytes, v_bytes, {n: q.kl_mean for n, q in k.items()}, {n: q.kl_mean for n, q in v.items()}
+    )
+    asked = {c.name for c in chosen} | {CONTROL}
+    extra = [kv for kv in ALWAYS if set(kv.split("/")) <= asked and _runs(ops, model, kv)]
+    pairs = [kv for kv in dict.fromkeys([*pairs, *extra]) if _runs(ops, model, kv)]
+    with out.progress("pairs") as update:
+        found = compare(
+            model, ids, pairs, ops=ops, truth=CONTROL, on_progress=lambda done, total: update(done, total, "pairs")
+        )
+    _show_pairs(out, found, half.bytes_per_token)
+    advice = advise(found, half.bytes_per_token)
+    for line in advice:
+        out.text(line)
+    out.text(f"measured on {len(ids)} tokens of one text; other texts, and long ones, give other numbers")
+    as_json = {kv: _as_dict(q) for kv, q in {**alone, **found}.items()}
+    return {"tokens": len(ids), "truth": CONTROL, "pairs": as_json, "advice": advice}
+
+
+def _runs(ops: LoadedOps, model: Model, kv: str) -> bool:
+    from polykv.cache.support import kv_reasons
+    from polykv.errors import ConfigError
+
+    try:
+        tiers = parse_tiers(kv, len(model.config.layers))
+    except ConfigError:
+        # One of ALWAYS whose type this build does not have.
+        return False
+    return not kv_reasons(ops, model.config, tiers, CacheConfig.block_size)
+
+
+def _show_sides(out: Output, sides: dict[str, tuple[str, str]], alone: dict[str, Quality], tokens: int) -> None:
+    rows = []
+    for name, pair in sides.items():
+        if set(pair) & set(alone):
+            k, v = ([f"{q.kl_mean:.2g}", f"{q.same_top:.1%}"] if q else ["-", "-"] for q in map(alone.get, pair))
+            rows.append([name, *k, *v])
+    out.table(
+        f"one side in the type, the other in {CONTROL}: mean KL in nats over {tokens} tokens",
+        ["type", "K alone", "same top token", "V alone", "same top token"],
+        rows,
+    )
+    left = [name for name, pair in sides.items() if not set(pair) & set(alone)]
+    if left:
+        out.text(f"not measured, this backend does not run them: {', '.join(left)}")
+
+
+def _show_pairs(out: Output, found: dict[str, Quality], f16_bytes: float) -> None:
+    rows = [
+        [
+            kv,
+            f"{q.bytes_per_token:,.0f}",
+            f"{f16_bytes / q.bytes_per_token:.2f}",
+            f"{q.kl_mean:.2g}",
+            f"{q.kl_p99:.2g}",
+            f"{q.same_top:.1%}",
+        ]
+        for kv, q in sorted(found.items(), key=lambda item: -item[1].bytes_per_token)
+    ]
+    columns = ["K/V", "bytes per token", "f16 / this", "mean KL", "99 % KL", "same top token"]
+    out.table("pairs that are worth their bytes, and usual ones", columns, rows)
+
+
+def _as_dict(q: Quality) -> dict[str, float]:
+    keys = ("bytes_per_token", "kl_mean", "kl_p99", "same_top")
+    return {key: getattr(q, key) for key in keys}

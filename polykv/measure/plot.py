@@ -1,0 +1,108 @@
+"""The rate-distortion picture: error against bits for every type, beside what is possible.
+
+    Shannon        D(R) = 2^(-2R)                    no code of R bits per value does better on N(0, 1), however long
+    Panter-Dite    D(R) = (sqrt(3) pi / 2) 2^(-2R)   the best table of one value at a time, for many bits
+
+The second is 4.35 dB above the first. That is what codes of many values at a time, such as trellises, can win: 1.53 dB
+by cells rounder than cubes, the rest by spending no levels on corners that hardly occur. Sources: Shannon, "Coding
+theorems for a discrete source with a fidelity criterion" (1959); Panter and Dite, "Quantization distortion in
+pulse-count modulation" (1951); Eyuboglu and Forney, "Lattice and trellis quantization" (1993).
+Needs matplotlib, which the extra `plot` brings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from polykv.errors import ConfigError, UnsupportedError
+from polykv.types import Codec, Family
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+PANTER_DITE = float(np.sqrt(3) * np.pi / 2)
+# Types of more code bits are floats, whose error has nothing to do with either curve.
+MOST_BITS = 8
+
+
+@dataclass(frozen=True)
+class Point:
+    """One type: bits per value in memory, and its NMSE on every sample by the sample's name."""
+
+    codec: Codec
+    bits: float
+    nmse: dict[str, float]
+
+
+def need_matplotlib() -> None:
+    """Raise UnsupportedError when pictures cannot be drawn here; asked before anything is measured."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        advice = "pip install matplotlib (or polykv with its extra: pip install '.[plot]')"
+        raise UnsupportedError(f"--plot needs matplotlib, which is not installed: {advice}") from None
+
+
+def draw(path: str | Path, points: list[Point], title: str) -> None:
+    """Write the picture; the suffix of the path says the format (.png, .svg, .pdf).
+
+    The first panel has error against bits for the first sample; all samples follow as distances from the bound, in
+    which types that are close together can be told apart. Raises ConfigError for a path that cannot be written.
+    """
+    from matplotlib.figure import Figure
+
+    shown = [p for p in points if p.codec.bits <= MOST_BITS]
+    names = list(points[0].nmse)
+    columns = min(4, 1 + len(names))
+    rows = -(-(1 + len(names)) // columns)
+    figure = Figure(figsize=(4.6 * columns, 4.4 * rows), layout="constrained")
+    first, *others = figure.subplots(rows, columns, squeeze=False).flat
+    rate_distortion(first, shown, names[0])
+    for ax, name in zip(others, names, strict=False):
+        distance(ax, shown, name)
+    for ax in others[len(names) :]:
+        ax.set_axis_off()
+    figure.suptitle(title)
+    try:
+        figure.savefig(path, dpi=110)
+    except (OSError, ValueError) as e:
+        raise ConfigError(f"--plot: {path} cannot be written: {e}") from None
+
+
+def rate_distortion(ax: Axes, points: list[Point], name: str) -> None:
+    """NMSE on one sample against bits per value, on a logarithmic scale."""
+    r = np.linspace(1.5, 9, 2)
+    ax.plot(r, 2.0 ** (-2 * r), "k-", lw=1, label="Shannon's bound for N(0, 1)")
+    ax.plot(r, PANTER_DITE * 2.0 ** (-2 * r), "k:", lw=1, label="best scalar table, many bits")
+    _marks(ax, points, {p.codec.name: p.nmse[name] for p in points})
+    ax.set(title=name, yscale="log", xlabel="bits per value in memory", ylabel="NMSE")
+    ax.legend(fontsize=7)
+
+
+def distance(ax: Axes, points: list[Point], name: str) -> None:
+    """How many dB the error on one sample is above Shannon's bound for normal values; 6.02 dB are worth one bit."""
+    ax.axhline(0, color="k", lw=1)
+    ax.axhline(10 * np.log10(PANTER_DITE), color="k", lw=1, ls=":")
+    above = {p.codec.name: 10 * np.log10(max(p.nmse[name], 1e-30)) + 20 * np.log10(2) * p.bits for p in points}
+    _marks(ax, points, above)
+    ax.set(title=name, xlabel="bits per value in memory", ylabel="dB above the bound", ylim=(-0.5, None))
+
+
+def _marks(ax: Axes, points: list[Point], y: dict[str, float]) -> None:
+    for kind, mark in (("scalar", "o"), ("Lloyd-Max", "s"), ("trellis", "^")):
+        mine = [p for p in points if _kind(p.codec) == kind]
+        if mine:
+            ax.plot([p.bits for p in mine], [y[p.codec.name] for p in mine], mark, ms=5, label=kind)
+        for p in mine:
+            ax.annotate(p.codec.name, (p.bits, y[p.codec.name]), (4, 3), textcoords="offset points", fontsize=7)
+    ax.grid(alpha=0.3)
+    # Room for the name of the rightmost type.
+    ax.margins(x=0.12)
+
+
+def _kind(codec: Codec) -> str:
+    return {Family.LLOYD_MAX: "Lloyd-Max", Family.TRELLIS: "trellis"}.get(codec.family, "scalar")

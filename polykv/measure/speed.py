@@ -1,0 +1,97 @@
+"""How long types take to encode and to attend to, as ratios to float16 in the same run.
+
+One decode row over `depth` cells of a layer is what a step waits for; types take turns, and of all turns the fastest
+counts, because other work on the machine can only slow a run down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from polykv.config import CacheConfig
+from polykv.measure.timing import seconds
+from polykv.ops import Ops
+from polykv.types import F32, Codec, LayerKV, Segment, Segments, Slots
+
+# Tokens that are encoded at a time, and turns of every type.
+ROWS, TURNS = 64, 3
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One attention layer."""
+
+    n_heads: int
+    n_kv: int
+    head_dim: int
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Of one type for K and V: seconds to encode a token's K and V, and to attend with one row; and what f16 took in
+    the same run over what this took (above 1 = faster than f16)."""
+
+    encode_s: float
+    attend_s: float
+    encode_ratio: float
+    attend_ratio: float
+
+
+def measure(
+    ops: Ops,
+    codecs: list[Codec],
+    control: Codec,
+    shape: Shape,
+    *,
+    depth: int,
+    budget: float,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Speed]:
+    """Speed of every codec by name, against `control`. budget: seconds per codec and task over all turns."""
+    rng = np.random.default_rng(0)
+    q = rng.standard_normal((1, shape.n_heads, shape.head_dim), np.float32)
+    k, v = rng.standard_normal((2, depth, shape.n_kv, shape.head_dim), np.float32)
+    everyone = list({c.name: c for c in (control, *codecs)}.values())
+    stores = {c.name: store(ops, c, c, k, v) for c in everyone}
+    seen, slots = one_sequence(depth, [depth - 1]), _slots(min(ROWS, depth))
+    encode, attend = dict.fromkeys(stores, np.inf), dict.fromkeys(stores, np.inf)
+
+    def write(kv: LayerKV) -> None:
+        ops.kv_append(kv.k, k[: len(slots.blocks)], slots)
+        ops.kv_append(kv.v, v[: len(slots.blocks)], slots)
+
+    for turn in range(TURNS):
+        for i, (name, kv) in enumerate(stores.items()):
+            took = seconds(partial(write, kv), budget / TURNS)
+            encode[name] = min(encode[name], took / len(slots.blocks))
+            took = seconds(partial(ops.attend, q, seen, kv, scale=shape.head_dim**-0.5), budget / TURNS)
+            attend[name] = min(attend[name], took)
+            if on_progress:
+                on_progress(turn * len(stores) + i + 1, TURNS * len(stores))
+    e, a = encode[control.name], attend[control.name]
+    return {c.name: Speed(encode[c.name], attend[c.name], e / encode[c.name], a / attend[c.name]) for c in codecs}
+
+
+def store(ops: Ops, k_type: Codec, v_type: Codec, k: F32, v: F32, block_size: int = CacheConfig.block_size) -> LayerKV:
+    """Keys and values [T, G, D] in fresh arenas, blocks in order."""
+    (tokens, n_kv, dim), slots = k.shape, _slots(len(k), block_size)
+    kv = LayerKV(*(ops.kv_alloc(c, -(-tokens // block_size), n_kv, dim, block_size) for c in (k_type, v_type)))
+    ops.kv_append(kv.k, k, slots)
+    ops.kv_append(kv.v, v, slots)
+    return kv
+
+
+def one_sequence(tokens: int, positions: range | list[int], block_size: int = CacheConfig.block_size) -> Segments:
+    """Rows at these positions that see one sequence of so many tokens, stored by `store`."""
+    rows = np.arange(len(positions), dtype=np.int32)
+    blocks = np.arange(-(-tokens // block_size), dtype=np.int32)
+    return Segments.of([Segment(blocks, 0, tokens, rows)], np.array(positions, np.int32))
+
+
+def _slots(n: int, block_size: int = CacheConfig.block_size) -> Slots:
+    t = np.arange(n, dtype=np.int32)
+    return Slots(t // block_size, t % block_size)
