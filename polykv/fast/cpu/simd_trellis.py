@@ -107,7 +107,7 @@ def step4(b: Any, x: Any, costs: Any, book: Any) -> None:
 def _matches(b: Any, x: Any, cost: Any, old: Any, book: Any) -> Any:
     """Emit, as bits, which of 8 predecessors (old costs `old`, levels at `book`) lead to exactly this cost."""
     equal = b.icmp_signed("==", _grown(b, old, spread(b, x), read(b, book, F32X8)), spread(b, cost))
-    return b.zext(b.bitcast(equal, I8), I32)
+    return b.zext(b.bitcast(equal, I8), I64)
 
 
 def _column(b: Any, p: Any, n: int) -> Any:
@@ -118,22 +118,22 @@ def _column(b: Any, p: Any, n: int) -> Any:
     return v if n == 8 else b.shuffle_vector(v, v, ir.Constant(I32X8, [i % n for i in range(8)]))
 
 
-@op(types.int32, types.float32, types.int32, Addr, Addr)
+@op(types.int64, types.float32, types.int32, Addr, Addr)
 def matches_row(b: Any, x: Any, cost: Any, old: Any, book: Any) -> Any:
     """Bit p: the old cost p of 8 in a row, plus that of level p at `book`, has the bits `cost`."""
     return _matches(b, x, cost, read(b, old, F32X8), book)
 
 
-@op(types.int32, types.float32, types.int32, Addr, Addr)
+@op(types.int64, types.float32, types.int32, Addr, Addr)
 def matches_column8(b: Any, x: Any, cost: Any, old: Any, book: Any) -> Any:
     """The same of 8 old costs that lie 32 bytes apart."""
     return _matches(b, x, cost, _column(b, old, 8), book)
 
 
-@op(types.int32, types.float32, types.int32, Addr, Addr)
+@op(types.int64, types.float32, types.int32, Addr, Addr)
 def matches_column4(b: Any, x: Any, cost: Any, old: Any, book: Any) -> Any:
     """The same of 4 old costs that lie 32 bytes apart; 8 levels are read."""
-    return b.and_(_matches(b, x, cost, _column(b, old, 4), book), I32(15))
+    return b.and_(_matches(b, x, cost, _column(b, old, 4), book), I64(15))
 
 
 @op(types.int32, Addr)
@@ -143,16 +143,21 @@ def least(b: Any, costs: Any) -> Any:
     return fold(b, reduce(partial(_less, b), vectors), _less)
 
 
-@op(types.int32, types.int32, Addr)
-def equal8(b: Any, cost: Any, costs: Any) -> Any:
-    """Which of the 8 costs at `costs` have the bits `cost`, one bit each."""
-    return b.zext(b.bitcast(b.icmp_signed("==", read(b, costs, I32X8), spread(b, cost)), I8), I32)
+@op(types.int64, types.int32, Addr)
+def equal64(b: Any, cost: Any, costs: Any) -> Any:
+    """Which of the 64 costs have the bits `cost`, one bit each."""
+    bits, wanted = I64(0), spread(b, cost)
+    for i in range(8):
+        same = b.icmp_signed("==", read(b, _plus(b, costs, STEP * i), I32X8), wanted)
+        bits = b.or_(bits, b.shl(b.zext(b.bitcast(same, I8), I64), I64(8 * i)))
+    return bits
 
 
-@op(types.int64, types.int32)
+@op(types.int64, types.int64)
 def lowest(b: Any, bits: Any) -> Any:
-    """The place of the lowest of 8 bits; 7 if there is none."""
-    return b.zext(call(b, "llvm.cttz.i32", I32, b.or_(bits, I32(128)), ir.IntType(1)(0)), I64)
+    """The place of the lowest of 64 bits, 0 if there is none."""
+    place = call(b, "llvm.cttz.i64", I64, bits, ir.IntType(1)(0))
+    return b.and_(place, I64(63))
 
 
 @op(types.int64, Addr)

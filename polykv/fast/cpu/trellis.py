@@ -37,7 +37,7 @@ from polykv.fast.cpu.simd import get_f32, get_i32, load_f, put_f32, put_i8, put_
 from polykv.fast.cpu.simd_math import add_f, mul_f
 from polykv.fast.cpu.simd_trellis import (
     CLASSES,
-    equal8,
+    equal64,
     least,
     lowest,
     matches_column4,
@@ -147,23 +147,19 @@ def _class_at(i: int, t: int, bits: int) -> Any:
 @kernel()
 def _last(x: int, t: int, bits: int, n: int, trellis: int, costs: int) -> Any:
     """The last state: of those with the least cost the one of lowest rank."""
-    after = costs + CLASSES
-    cost = least(after)
-    last, first = 0, np.float32(n)
-    for v in range(0, 64, 8):
-        equal = equal8(cost, after + 4 * v)
-        i = v
-        while equal:
-            if equal & 1:
-                kept = _class_at(i, t + 1, bits)
-                found = _sources(x, t, bits, trellis, costs, kept, cost)
-                for s in range(kept << bits, (kept + 1) << bits):
-                    rank = get_f32(trellis + 4 * (RANK * n + s))
-                    if found & 1 and rank < first:
-                        last, first = s, rank
-                    found >>= 1
-            equal >>= 1
-            i += 1
+    cost = least(costs + CLASSES)
+    places = equal64(cost, costs + CLASSES)
+    last, first = np.int64(0), np.float32(n)
+    while places:
+        kept = _class_at(lowest(places), t + 1, bits)
+        found = _sources(x, t, bits, trellis, costs, kept, cost)
+        places &= places - 1
+        while found:
+            s = (kept << bits) + lowest(found)
+            rank = get_f32(trellis + 4 * (RANK * n + s))
+            if rank < first:
+                last, first = s, rank
+            found &= found - 1
     return last
 
 
