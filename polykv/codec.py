@@ -34,6 +34,9 @@ class Family(IntEnum):
 
 
 ROTATED = (Family.LLOYD_MAX, Family.TRELLIS)
+# Values of the longest path of 2 bits. A path has as many free bits at its start whatever its length, so long ones have
+# less of them per value: more than 2 % more error than at 128 from about 280 values on (docs/FORMATS.md).
+LONGEST_PATH = 224
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,10 +106,12 @@ class Codec:
     # -- memory and files ----------------------------------------------------------------------------------------
     def group(self, head_dim: int) -> int:
         """Values that share scales in memory: `block`, but for rotated codecs head_dim itself unless it is made of
-        whole blocks, if there is a Hadamard matrix of that order. So no bits go into padding."""
-        if self.rotated and head_dim % self.block and core_order(head_dim):
-            return head_dim
-        return self.block
+        whole blocks, if there is a Hadamard matrix of that order. So no bits go into padding. Where paths of that
+        length would be too inexact it is an equal part of head_dim."""
+        if not self.rotated or head_dim % self.block == 0 or not core_order(head_dim):
+            return self.block
+        parts = -(-head_dim // LONGEST_PATH) if self.family == Family.TRELLIS and self.bits == 2 else 1
+        return head_dim // parts if head_dim % parts == 0 and core_order(head_dim // parts) else head_dim
 
     def resident_dim(self, head_dim: int) -> int:
         """Values stored for one head vector in memory (>= head_dim, a multiple of `group`)."""

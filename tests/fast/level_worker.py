@@ -1,4 +1,5 @@
-"""Run by test_levels.py in a process of its own: products of all weight types and attention, saved to the file argv[1].
+"""Run by test_levels.py in a process of its own: products of all weight types, attention and trellis paths, saved to
+the file argv[1].
 
 The level of the kernels is what numba is told about the processor (NUMBA_CPU_NAME, NUMBA_CPU_FEATURES) when a process
 starts, so every level needs its own process.
@@ -16,9 +17,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from attend_cases import problem
 from case_base import FLOATS, normal, seeded, weight
 
+from polykv.cache.codecs import codec
 from polykv.fast.cpu import attend
 from polykv.fast.cpu.linear import linear
 from polykv.fast.cpu.simd_core import level
+from polykv.fast.cpu.trellis import constants, search, work_bytes
 from polykv.types import WEIGHT_BLOCK, Activations, WeightType
 
 
@@ -50,5 +53,16 @@ def attentions() -> dict[str, np.ndarray]:
     return results
 
 
+def errors() -> dict[str, np.ndarray]:
+    """Squared errors of trellis paths."""
+    results: dict[str, np.ndarray] = {}
+    for name in ("turbo3_tcq", "turbo2_tcq"):
+        c, x = codec(name), (normal(seeded(name), 5, 96) / 11).astype(np.float32)
+        states, work, table = np.zeros((5, 96), np.uint32), np.empty(work_bytes(96), np.uint8), constants(c, 96)
+        search(x.ctypes.data, 5, 96, c.bits, *(a.ctypes.data for a in (table, work, states)))
+        results[name] = np.square(x - np.array(c.centroids, np.float32)[states]).sum(axis=1)
+    return results
+
+
 if __name__ == "__main__":
-    np.savez(sys.argv[1], **products(), **attentions())
+    np.savez(sys.argv[1], **products(), **attentions(), **errors())

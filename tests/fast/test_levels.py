@@ -1,4 +1,4 @@
-"""Every instruction level that this processor can run gives the same products and the same attention.
+"""Every instruction level that this processor can run gives the same products, attention and trellis paths.
 
 Integer sums are exact at every level, and with fused multiply-adds the float sums have the same roundings: AVX2 and
 VNNI agree bit for bit. The portable level has no fused multiply-add on x86 and differs by roundings.
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from level_worker import attentions, products
+from level_worker import attentions, errors, products
 
 from polykv.fast.cpu.simd_core import Level, features, level
 
@@ -25,7 +25,7 @@ TARGETS = {
 
 @pytest.fixture(scope="module")
 def here() -> dict[str, np.ndarray]:
-    return products() | attentions()
+    return products() | attentions() | errors()
 
 
 @pytest.mark.parametrize("wanted", TARGETS, ids=lambda w: w.name)

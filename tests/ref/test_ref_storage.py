@@ -43,10 +43,11 @@ def test_read_decodes(name: str, dim: int) -> None:
         want = ref.decode(c, ref.encode(c, x), dim)
     else:
         # Rotated by a matrix, not by butterflies.
-        y = decode_groups(c, encode_groups(c, x, dim), dim, dim)
-        s1, s2 = c.signs(dim)
-        matrix = np.diag(s1) @ hadamard(np.eye(dim)) @ np.diag(s2) / np.sqrt(dim)
-        want = y @ matrix.T
+        g = c.group(dim)
+        y = decode_groups(c, encode_groups(c, x, g), dim, g)
+        s1, s2 = c.signs(g)
+        matrix = np.diag(s1) @ hadamard(np.eye(g)) @ np.diag(s2) / np.sqrt(g)
+        want = (y.reshape(*x.shape[:-1], dim // g, g) @ matrix.T).reshape(x.shape)
     assert np.allclose(got, want, rtol=0, atol=2e-6)
     assert not ref.kv_read(arena, np.array([0], np.int32)).any()
 

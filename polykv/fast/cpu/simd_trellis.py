@@ -1,0 +1,193 @@
+"""Vector operations of the trellis types: one step of the search for the best path, and states out of a stream.
+
+What a step keeps of a state are its low six bits, its class. The least costs of the 64 classes lie in 64 float32, in an
+order for which hardly a lane has to move. With class = j 2^k + p, a step of symbols u is
+
+    to[u, j] = min over p of (from[j, p] + (x - codebook[u, j, p])^2)
+
+and [u, j], read as one number, is the class after it. For 8 symbols two orders take turns: [p, j], of which whole
+vectors over j are read, gives [u, j]; that is [j, p] of the next step, of which single values are read, each spread
+over a vector of all u; it gives [j, u], which is [p, j] again. For 4 symbols there is one order, in which class 8 h + v
+lies at 8 v + h turned left by one of its three bits: classes that differ in their highest bit lie side by side. Such a
+pair is read and spread over a vector of all u and that bit, and results change their lanes once.
+
+Costs are not negative, so they are compared as integers, which processors do more of at a time.
+"""
+
+from __future__ import annotations
+
+from functools import partial, reduce
+from typing import Any
+
+from llvmlite import ir
+
+from polykv.fast.cpu.simd import fold
+from polykv.fast.cpu.simd_core import (
+    F32,
+    F32X8,
+    I8,
+    I16,
+    I32,
+    I32X8,
+    I64,
+    Addr,
+    Floats,
+    Ints,
+    call,
+    const,
+    op,
+    read,
+    spread,
+    types,
+    write,
+)
+from polykv.fast.cpu.simd_math import multiply_add
+
+F32X2 = ir.VectorType(F32, 2)
+# Bytes of a vector, and of the costs of all classes.
+STEP, CLASSES = 32, 256
+
+
+def _plus(b: Any, p: Any, offset: int) -> Any:
+    return b.add(p, I64(offset))
+
+
+def _grown(b: Any, cost: Any, x: Any, level: Any) -> Any:
+    """Emit cost + (x - level)^2 as integers. Searching and tracing back both use this, and so get equal bits."""
+    d = b.fsub(x, level)
+    return b.bitcast(multiply_add(b, d, d, cost), I32X8)
+
+
+def _less(b: Any, x: Any, y: Any) -> Any:
+    """Emit the smaller, lane by lane."""
+    return b.select(b.icmp_signed("<", x, y), x, y)
+
+
+@op(types.void, types.float32, Addr, Addr)
+def step8_even(b: Any, x: Any, costs: Any, book: Any) -> None:
+    """8 symbols; costs [p, j] to [u, j] behind them, codebook [p, u, j]."""
+    x = spread(b, x)
+    best: list[Any] = []
+    # p outside, so that work can begin with those costs that the step before has finished first.
+    for p in range(8):
+        row = read(b, _plus(b, costs, STEP * p), F32X8)
+        new = [_grown(b, row, x, read(b, _plus(b, book, STEP * (8 * p + u)), F32X8)) for u in range(8)]
+        best = [_less(b, *pair) for pair in zip(new, best, strict=True)] if best else new
+    for u in range(8):
+        write(b, _plus(b, costs, CLASSES + STEP * u), best[u])
+
+
+@op(types.void, types.float32, Addr, Addr)
+def step8_odd(b: Any, x: Any, costs: Any, book: Any) -> None:
+    """8 symbols; costs [j, p] to [j, u] behind them, codebook [j, p, u]."""
+    x = spread(b, x)
+    for j in range(8):
+        old = [spread(b, read(b, _plus(b, costs, 4 * (8 * j + p)), F32)) for p in range(8)]
+        new = [_grown(b, old[p], x, read(b, _plus(b, book, STEP * (8 * j + p)), F32X8)) for p in range(8)]
+        write(b, _plus(b, costs, CLASSES + STEP * j), reduce(partial(_less, b), new))
+
+
+@op(types.void, types.float32, Addr, Addr)
+def step4(b: Any, x: Any, costs: Any, book: Any) -> None:
+    """4 symbols; codebook [low three bits of j, p, u, highest bit of j]."""
+    x = spread(b, x)
+    for i in range(8):
+        new = []
+        for p in range(4):
+            # Bit 0 of i is the third bit of the old class, the other two choose the pair.
+            pair = read(b, _plus(b, costs, STEP * ((i & 1) * 4 + p) + 8 * (i >> 1)), F32X2)
+            old = b.shuffle_vector(pair, pair, ir.Constant(I32X8, [0, 1] * 4))
+            new.append(_grown(b, old, x, read(b, _plus(b, book, STEP * (4 * i + p)), F32X8)))
+        best = reduce(partial(_less, b), new)
+        # Back to the order of memory, in which the highest bit comes first.
+        turned = b.shuffle_vector(best, best, ir.Constant(I32X8, [0, 4, 1, 5, 2, 6, 3, 7]))
+        write(b, _plus(b, costs, CLASSES + STEP * i), turned)
+
+
+def _matches(b: Any, x: Any, cost: Any, old: Any, book: Any) -> Any:
+    """Emit, as bits, which of 8 predecessors (old costs `old`, levels at `book`) lead to exactly this cost."""
+    equal = b.icmp_signed("==", _grown(b, old, spread(b, x), read(b, book, F32X8)), spread(b, cost))
+    return b.zext(b.bitcast(equal, I8), I64)
+
+
+def _column(b: Any, p: Any, n: int) -> Any:
+    """Emit n float32, a vector apart, as often as they fit into one."""
+    v = ir.Constant(F32X8, ir.Undefined)
+    for i in range(n):
+        v = b.insert_element(v, read(b, _plus(b, p, STEP * i), F32), I32(i))
+    return v if n == 8 else b.shuffle_vector(v, v, ir.Constant(I32X8, [i % n for i in range(8)]))
+
+
+@op(types.int64, types.float32, types.int32, Addr, Addr)
+def matches_row(b: Any, x: Any, cost: Any, old: Any, book: Any) -> Any:
+    """Bit p: the old cost p of 8 in a row, plus that of level p at `book`, has the bits `cost`."""
+    return _matches(b, x, cost, read(b, old, F32X8), book)
+
+
+@op(types.int64, types.float32, types.int32, Addr, Addr)
+def matches_column8(b: Any, x: Any, cost: Any, old: Any, book: Any) -> Any:
+    """The same of 8 old costs that lie 32 bytes apart."""
+    return _matches(b, x, cost, _column(b, old, 8), book)
+
+
+@op(types.int64, types.float32, types.int32, Addr, Addr)
+def matches_column4(b: Any, x: Any, cost: Any, old: Any, book: Any) -> Any:
+    """The same of 4 old costs that lie 32 bytes apart; 8 levels are read."""
+    return b.and_(_matches(b, x, cost, _column(b, old, 4), book), I64(15))
+
+
+@op(types.int32, Addr)
+def least(b: Any, costs: Any) -> Any:
+    """The least cost of all classes, as an integer."""
+    vectors = [read(b, _plus(b, costs, STEP * i), I32X8) for i in range(8)]
+    return fold(b, reduce(partial(_less, b), vectors), _less)
+
+
+@op(types.int64, types.int32, Addr)
+def equal64(b: Any, cost: Any, costs: Any) -> Any:
+    """Which of the 64 costs have the bits `cost`, one bit each."""
+    bits, wanted = I64(0), spread(b, cost)
+    for i in range(8):
+        same = b.icmp_signed("==", read(b, _plus(b, costs, STEP * i), I32X8), wanted)
+        bits = b.or_(bits, b.shl(b.zext(b.bitcast(same, I8), I64), I64(8 * i)))
+    return bits
+
+
+@op(types.int64, types.int64)
+def lowest(b: Any, bits: Any) -> Any:
+    """The place of the lowest of 64 bits, 0 if there is none."""
+    place = call(b, "llvm.cttz.i64", I64, bits, ir.IntType(1)(0))
+    return b.and_(place, I64(63))
+
+
+@op(types.int64, Addr)
+def two_bytes(b: Any, p: Any) -> Any:
+    """The uint16 at p."""
+    return b.zext(read(b, p, I16), I64)
+
+
+def _states(b: Any, p: Any, bits: int) -> Any:
+    shifts = ir.Constant(I32X8, [bits * lane for lane in range(8)])
+    return b.and_(b.lshr(spread(b, read(b, p, I32)), shifts), const(I32X8, (1 << bits + 6) - 1))
+
+
+@op(Ints, Addr)
+def states8_of3(b: Any, p: Any) -> Any:
+    """States of 8 values of 3 bits, whose symbols end with byte 3 at p (4 bytes are read)."""
+    return _states(b, p, 3)
+
+
+@op(Ints, Addr)
+def states8_of2(b: Any, p: Any) -> Any:
+    """States of 8 values of 2 bits, whose symbols end in byte 2 at p (4 bytes are read)."""
+    return _states(b, p, 2)
+
+
+@op(Floats, Addr, Ints)
+def gather8(b: Any, table: Any, index: Any) -> Any:
+    """table[index], 8 float32."""
+    v = ir.Constant(F32X8, ir.Undefined)
+    for lane in range(8):
+        i = b.zext(b.extract_element(index, I32(lane)), I64)
+        v = b.insert_element(v, read(b, b.add(table, b.shl(i, I64(2))), F32), I32(lane))
+    return v

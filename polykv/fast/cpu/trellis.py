@@ -1,0 +1,252 @@
+"""Trellis codes: best paths for groups of values, their streams, states out of a stream (twin of polykv.ref.trellis).
+
+What other kernels call (all pointers are addresses; nothing is allocated):
+
+    search(x, n, g, bits, trellis, work, states)    float32 [n, g] -> states of the best paths, uint32 [n, g]. x: n
+                                                    groups of g values, rotated, of unit norm, in the units of the
+                                                    tables (`ref.rotation.normalised`)
+    length(y, g, work)                              |y|, squares added in the order of the format
+    levels(states, g, trellis, n_states, y)         table values of states, float32, in the units of the group
+    put_stream(states, g, bits, out)                the bytes of a group behind its norm
+    get_stream(stream, g, bits, states)             and back
+    state_at(stream, t, bits)                       the state of one value alone
+    simd_trellis.states8_of3, states8_of2, gather8  8 values at a time, from byte bits * (t / 8) of a stream on
+
+`trellis` is the address of what `constants` makes of a codec for groups of one size, `work` that of `work_bytes(g)`
+bytes of scratch memory.
+
+A step takes 2^L differences, fused products with sums, and minima, in vectors of 8, whose lanes `simd_trellis`
+explains. Only costs are kept, 256 bytes a step. Tracing back asks which of the 2^k predecessors of a state gives
+exactly the cost that was found, the lowest of them as the format says, and so does the work of one vector again. Each
+answer needs the one before; a few groups are traced back in turn, so that their waiting overlaps.
+
+Where the processor has fused multiply-adds, a cost is rounded once a step and not twice as in the reference. So the
+error of a path's sum is not larger than there, and paths are those of the reference unless two of them cost the same to
+within that error, some 1e-7 of the cost. Where costs are exact, so are ties, and the rules of the format decide.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from polykv.fast.cpu._jit import kernel
+from polykv.fast.cpu.simd import get_f32, get_i32, load_f, put_f32, put_i8, put_i32, splat_f, store_f, sum_f
+from polykv.fast.cpu.simd_math import add_f, mul_f
+from polykv.fast.cpu.simd_trellis import (
+    CLASSES,
+    equal64,
+    least,
+    lowest,
+    matches_column4,
+    matches_column8,
+    matches_row,
+    step4,
+    step8_even,
+    step8_odd,
+    two_bytes,
+)
+from polykv.types import F32, Codec
+
+# Parts of the constants, each as long as there are states.
+BOOK, SCALED, EVEN, ODD, RANK, PARTS = range(6)
+ZERO = np.float32(0)
+# Groups that are traced back in turn.
+TOGETHER = 4
+
+
+@lru_cache(maxsize=64)
+def constants(codec: Codec, group: int) -> F32:
+    """The codebook of a trellis codec as kernels read it, float32 [PARTS, states] without dimensions.
+
+    The codebook; the same in the units of groups of `group` values; in the order of even and of odd steps; and the rank
+    of a state among equally good last ones.
+    """
+    n, book = len(codec.centroids), np.array(codec.centroids, np.float32)
+    if codec.bits == 3:
+        # [u, j, p], see `simd_trellis`.
+        cube = book.reshape(8, 8, 8)
+        orders = cube.transpose(2, 0, 1), cube.transpose(1, 2, 0)
+    else:
+        # [u, highest bit of j, the rest of j, p].
+        orders = (book.reshape(4, 2, 8, 4).transpose(2, 3, 0, 1).reshape(8, 8, 4),) * 2
+    s = np.arange(n)
+    rank = _reversed(s >> 5, n // 32) * 32 + _reversed(s & 31, 32)
+    scaled = book * np.sqrt(np.float32(codec.block / group))
+    table = np.concatenate([book, scaled, *(o.ravel() for o in orders), rank], dtype=np.float32)
+    table.flags.writeable = False
+    return table
+
+
+def work_bytes(group: int) -> Any:
+    """Bytes of scratch memory for groups of up to `group` values: the costs before and after every step."""
+    return TOGETHER * CLASSES * (group + 1)
+
+
+def _reversed(values: Any, n: int) -> Any:
+    """Numbers below n, a power of two, with their bits in reverse."""
+    width = n.bit_length() - 1
+    return sum((values >> b & 1) << width - 1 - b for b in range(width))
+
+
+@kernel(inlined=True)
+def _forward(x: int, t: int, bits: int, n: int, trellis: int, costs: int) -> None:
+    """Step t: from the costs before it to those after it."""
+    value = get_f32(x + 4 * t)
+    if bits == 2:
+        step4(value, costs, trellis + 4 * EVEN * n)
+    elif t & 1:
+        step8_odd(value, costs, trellis + 4 * ODD * n)
+    else:
+        step8_even(value, costs, trellis + 4 * EVEN * n)
+
+
+@kernel(inlined=True)
+def _turned(h: int) -> Any:
+    """Three bits, each one place up, the highest to the lowest."""
+    return (h << 1 | h >> 2) & 7
+
+
+@kernel(inlined=True)
+def _place(kept: int, t: int, bits: int) -> Any:
+    """Where the cost of a class before step t lies, in bytes."""
+    if bits == 2:
+        return 4 * (8 * (kept & 7) + _turned(kept >> 3))
+    return 4 * kept if t & 1 else 4 * (8 * (kept & 7) + (kept >> 3))
+
+
+@kernel(inlined=True)
+def _sources(x: int, t: int, bits: int, trellis: int, costs: int, kept: int, cost: int) -> Any:
+    """Which of the states of step t that leave class `kept` have the cost of that class, one bit each."""
+    value, book = get_f32(x + 4 * t), trellis + 4 * (kept << bits)
+    if bits == 2:
+        old = costs + 4 * (32 * (kept & 1) + _turned(kept >> 1 & 7))
+        return matches_column4(value, cost, old, book)
+    if t & 1:
+        return matches_row(value, cost, costs + 32 * (kept & 7), book)
+    return matches_column8(value, cost, costs + 4 * (kept & 7), book)
+
+
+@kernel(inlined=True)
+def _back(x: int, t: int, bits: int, trellis: int, costs: int, kept: int) -> Any:
+    """The state of step t on the best path to the class `kept` after it; costs: those before the step."""
+    cost = get_i32(costs + CLASSES + _place(kept, t + 1, bits))
+    return (kept << bits) + lowest(_sources(x, t, bits, trellis, costs, kept, cost))
+
+
+@kernel()
+def _class_at(i: int, t: int, bits: int) -> Any:
+    """The class whose cost before step t is number i of 64: the inverse of `_place`."""
+    if bits == 2:
+        return (i >> 3) + 8 * _turned(_turned(i & 7))
+    return i if t & 1 else 8 * (i & 7) + (i >> 3)
+
+
+@kernel()
+def _last(x: int, t: int, bits: int, n: int, trellis: int, costs: int) -> Any:
+    """The last state: of those with the least cost the one of lowest rank."""
+    cost = least(costs + CLASSES)
+    places = equal64(cost, costs + CLASSES)
+    last, first = np.int64(0), np.float32(n)
+    while places:
+        kept = _class_at(lowest(places), t + 1, bits)
+        found = _sources(x, t, bits, trellis, costs, kept, cost)
+        places &= places - 1
+        while found:
+            s = (kept << bits) + lowest(found)
+            rank = get_f32(trellis + 4 * (RANK * n + s))
+            if rank < first:
+                last, first = s, rank
+            found &= found - 1
+    return last
+
+
+@kernel()
+def _trace(x: int, n: int, g: int, bits: int, trellis: int, work: int, states: int) -> None:
+    """States of up to TOGETHER groups whose costs are known, from the last to the first, all groups in turn."""
+    n_states, size = 64 << bits, CLASSES * (g + 1)
+    for i in range(n):
+        t = g - 1
+        s = _last(x + 4 * g * i, t, bits, n_states, trellis, work + size * i + CLASSES * t)
+        put_i32(states + 4 * (g * i + t), s)
+    for t in range(g - 2, -1, -1):
+        for i in range(n):
+            to = states + 4 * (g * i + t)
+            kept = np.int64(get_i32(to + 4)) & 63
+            put_i32(to, _back(x + 4 * g * i, t, bits, trellis, work + size * i + CLASSES * t, kept))
+
+
+@kernel()
+def search(x: int, n: int, g: int, bits: int, trellis: int, work: int, states: int) -> None:
+    """States uint32 [n, g] of the paths of least squared error for x float32 [n, g]; values must be finite."""
+    n_states, size = 64 << bits, CLASSES * (g + 1)
+    for first in range(0, n, TOGETHER):
+        count = min(n - first, TOGETHER)
+        values = x + 4 * g * first
+        for i in range(count):
+            costs = work + size * i
+            for place in range(0, CLASSES, 32):
+                store_f(costs + place, splat_f(ZERO))
+        for t in range(g):
+            for i in range(count):
+                _forward(values + 4 * g * i, t, bits, n_states, trellis, work + size * i + CLASSES * t)
+        _trace(values, count, g, bits, trellis, work, states + 4 * g * first)
+
+
+@kernel()
+def length(y: int, g: int, work: int) -> Any:
+    """|y|, squares added as a tree: value j and j + h, h half the next power of two, then half of that, and so on.
+
+    g is a multiple of 8.
+    """
+    h = 8
+    while h < g:
+        h *= 2
+    for p in range(0, 4 * h, 32):
+        v = load_f(y + p) if p < 4 * g else splat_f(ZERO)
+        store_f(work + p, mul_f(v, v))
+    while h > 8:
+        h //= 2
+        for p in range(work, work + 4 * h, 32):
+            store_f(p, add_f(load_f(p), load_f(p + 4 * h)))
+    # The tree of the last eight.
+    return np.sqrt(sum_f(load_f(work)))
+
+
+@kernel()
+def levels(states: int, g: int, trellis: int, n_states: int, y: int) -> None:
+    """y float32 [g]: table values of states uint32 [g], in the units of a group."""
+    table = trellis + 4 * SCALED * n_states
+    for j in range(0, 4 * g, 4):
+        put_f32(y + j, get_f32(table + 4 * get_i32(states + j)))
+
+
+@kernel()
+def put_stream(states: int, g: int, bits: int, out: int) -> None:
+    """Write ceil((6 + bits g) / 8) bytes: the low six bits of the first state, then the symbols."""
+    word, filled = get_i32(states) & 63, 6
+    for j in range(0, 4 * g, 4):
+        word |= (get_i32(states + j) >> 6) << filled
+        filled += bits
+        if filled >= 8:
+            put_i8(out, np.int32(word))
+            out += 1
+            word >>= 8
+            filled -= 8
+    if filled:
+        put_i8(out, np.int32(word))
+
+
+@kernel()
+def state_at(stream: int, t: int, bits: int) -> Any:
+    """The state of value t alone, out of two bytes."""
+    return two_bytes(stream + (bits * t >> 3)) >> (bits * t & 7) & ((64 << bits) - 1)
+
+
+@kernel()
+def get_stream(stream: int, g: int, bits: int, states: int) -> None:
+    """States uint32 [g] of a stream; g is a multiple of 4."""
+    for t in range(g):
+        put_i32(states + 4 * t, state_at(stream, t, bits))
