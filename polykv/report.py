@@ -11,6 +11,8 @@ from dataclasses import asdict
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from polykv.page_cache import in_large_pages
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
@@ -45,6 +47,7 @@ def make_report(llm: LLM) -> Report:
         "calls": calls,
         "bytes": {
             "weights": llm.model.weight_bytes,
+            "file_in_large_pages": in_large_pages(llm.model.gguf.path)[0],
             "kv_planned": plan.nbytes,
             "kv_allocated": cache.nbytes,
             "kv_used": cache.used_nbytes,
@@ -95,6 +98,7 @@ def _summary(report: Report) -> RenderableType:
         ("activations", report["activations"]),
         ("context", f"{report['context']:,} tokens"),
         ("weights", megabytes(report["bytes"]["weights"])),
+        ("model file in large pages", megabytes(report["bytes"]["file_in_large_pages"])),
         ("K/V planned for one full context", megabytes(report["bytes"]["kv_planned"])),
         ("K/V allocated", megabytes(report["bytes"]["kv_allocated"])),
         ("K/V in use", megabytes(report["bytes"]["kv_used"])),

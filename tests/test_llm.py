@@ -201,6 +201,7 @@ def test_the_report_says_what_ran() -> None:
     assert [x["window"] for x in report["layers"]] == [16, 16, 0, 16, 16, 0]
     assert report["bytes"]["kv_allocated"] == llm.cache.nbytes
     assert report["bytes"]["weights"] == llm.model.weight_bytes
+    assert 0 <= report["bytes"]["file_in_large_pages"] <= llm.model.gguf.path.stat().st_size
     assert 0 < report["cache_n"] < report["prompt_n"]
     assert report["timing"]["decode_tok_s"] > 0
     console = Console(width=140, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
