@@ -16,9 +16,8 @@ import numpy as np
 
 from polykv.fast.cpu._jit import kernel
 from polykv.fast.cpu.attend_tile import QUERY_BYTES
-from polykv.fast.cpu.encode_row import LLOYD_, Q4_0_, Q8_0_
 from polykv.fast.cpu.fwht import rotate
-from polykv.fast.cpu.kv_layout import DIM, FAMILY, STORED
+from polykv.fast.cpu.kv_layout import DIM, FAMILY, LLOYD_, Q4_0_, Q8_0_, STORED
 from polykv.fast.cpu.lift import PAIRS
 from polykv.fast.cpu.simd import addr, load_f, put_f32, splat_f, store_u16x8, sum_f, top_f
 from polykv.fast.cpu.simd_math import abs_f, fma, max_f, mul_f, round_i

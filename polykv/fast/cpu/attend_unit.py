@@ -7,8 +7,7 @@ from typing import Any
 
 from polykv.fast.cpu._jit import kernel
 from polykv.fast.cpu.attend_views import floats, longs
-from polykv.fast.cpu.encode_row import LLOYD_
-from polykv.fast.cpu.kv_layout import BLOCK, DIM, FAMILY, GEOM, PIECE, RECORD, STORED
+from polykv.fast.cpu.kv_layout import BLOCK, DIM, FAMILY, GEOM, LLOYD_, PIECE, RECORD, STORED
 from polykv.fast.cpu.lift import WIDTH
 from polykv.fast.cpu.simd import prefetch, put_f32
 from polykv.types import UNIT

@@ -28,8 +28,7 @@ from polykv.fast.cpu.attend_unit import (
     panels,
 )
 from polykv.fast.cpu.attend_views import longs
-from polykv.fast.cpu.encode_row import F16_, F32_, LLOYD_
-from polykv.fast.cpu.kv_layout import FAMILY, GEOM, GROUP, PIECE, STORED
+from polykv.fast.cpu.kv_layout import F16_, F32_, FAMILY, GEOM, GROUP, LLOYD_, PIECE, STORED
 from polykv.fast.cpu.lift import WIDTH, lift_v, scales8
 from polykv.fast.cpu.simd import get_i64, load_f, store_f
 from polykv.fast.cpu.simd_math import mul_f

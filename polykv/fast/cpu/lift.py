@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 
 from polykv.fast.cpu._jit import kernel
-from polykv.fast.cpu.encode_row import F16_, F32_, LLOYD_, Q8_0_
-from polykv.fast.cpu.kv_layout import BLOCK, FAMILY, GROUP, PIECE, SCALE_AT, STORED
+from polykv.fast.cpu.kv_layout import BLOCK, F16_, F32_, FAMILY, GROUP, LLOYD_, PIECE, Q8_0_, SCALE_AT, STORED
 from polykv.fast.cpu.lift_simd import pairs4, pairs8, table8, transpose8
 from polykv.fast.cpu.simd import get_i64, load_f, load_i8x8, load_u8x8, load_u16x8, prefetch, splat_i, store_f, store_i
 from polykv.fast.cpu.simd_math import field, low_half, mul_f, sub_i, to_f

@@ -7,9 +7,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from polykv.fast.cpu.simd import fold
 from polykv.fast.cpu.simd_core import (
-    F32,
     F32X8,
     I8,
     I16X16,
@@ -62,22 +60,6 @@ def table8(b: Any, table: Any, p: Any) -> Any:
 def pick8(b: Any, table: Any, index: Any) -> Any:
     """table[index] of 8 float32 at `table`, for indices 0 .. 7."""
     return look_up(b, read(b, table, F32X8), index)
-
-
-@op(Ints, Floats, Addr)
-def rank8(b: Any, x: Any, thresholds: Any) -> Any:
-    """How many of the 7 float32 at `thresholds` a lane is not below."""
-    rank = const(I32X8, 0)
-    for k in range(7):
-        limit = spread(b, read(b, b.add(thresholds, ir.IntType(64)(4 * k)), F32))
-        rank = b.sub(rank, b.sext(b.fcmp_unordered(">=", x, limit), I32X8))
-    return rank
-
-
-@op(types.int32, Addr)
-def pack3(b: Any, codes: Any) -> Any:
-    """The 8 three-bit codes in the uint32 at `codes` as 24 bits, the first lowest."""
-    return fold(b, b.shl(read(b, codes, I32X8), _SHIFTS), lambda b, x, y: b.or_(x, y))
 
 
 def transposed(b: Any, rows: list[Any]) -> list[Any]:

@@ -123,6 +123,12 @@ def max_f(b: Any, x: Any, y: Any) -> Any:
     return b.select(b.fcmp_ordered(">", x, y), x, y)
 
 
+@op(Floats, Floats, Floats)
+def min_f(b: Any, x: Any, y: Any) -> Any:
+    """The smaller; y when either is NaN."""
+    return b.select(b.fcmp_ordered("<", x, y), x, y)
+
+
 @op(Floats, Floats)
 def abs_f(b: Any, x: Any) -> Any:
     """|x|."""
@@ -149,6 +155,12 @@ def round_i(b: Any, x: Any) -> Any:
     """Nearest integer, halves away from zero; out of range saturates, NaN gives 0."""
     whole = call(b, "llvm.round.v8f32", F32X8, x)
     return call(b, "llvm.fptosi.sat.v8i32.v8f32", I32X8, whole)
+
+
+@op(Ints, Floats)
+def floats_i(b: Any, x: Any) -> Any:
+    """The bits of float32."""
+    return b.bitcast(x, I32X8)
 
 
 @op(Floats, Ints)
