@@ -188,12 +188,6 @@ def _packing(bits: int) -> Any:
 pack1, pack2, pack3, pack4 = (_packing(bits) for bits in (1, 2, 3, 4))
 
 
-@op(Ints, Ints, Ints, types.int32)
-def join_i(b: Any, x: Any, y: Any, n: Any) -> Any:
-    """x | y << n."""
-    return b.or_(x, b.shl(y, spread(b, n)))
-
-
 @op(types.void, Addr, types.int64, Ints, types.int64)
 def put8(b: Any, p: Any, step: Any, words: Any, size: Any) -> None:
     """The lowest 2, 3 or 4 bytes of the lanes to 8 places, `step` bytes apart."""

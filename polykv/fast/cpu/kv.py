@@ -59,8 +59,8 @@ def append_cells(x: int, geom_at: int, table: int, data: int, n_kv: int, n: int,
     r = 0
     while r < n:
         work, at = addr(memory), x + row * r
-        rows = _run(blocks + 4 * r, offsets + 4 * r, n - r)
-        if rows == LANES and geom[FAMILY] != TRELLIS_:
+        rows, together = _run(blocks + 4 * r, offsets + 4 * r, n - r)
+        if together and geom[FAMILY] != TRELLIS_:
             for h in range(n_kv):
                 record = data + (np.int64(get_i32(blocks + 4 * r)) * n_kv + h) * geom[RECORD]
                 for i in range(groups):
@@ -78,13 +78,15 @@ def append_cells(x: int, geom_at: int, table: int, data: int, n_kv: int, n: int,
 
 @kernel()
 def _run(blocks: int, offsets: int, n: int) -> Any:
-    """How many tokens to take next: 8 if that many are neighbours in one block, else those up to the next such 8."""
+    """How many tokens to take next, and whether they are 8 neighbours in a block; else those before the next such 8."""
     length, r = 1, 1
     while r < n and length < LANES:
         same = get_i32(blocks + 4 * r) == get_i32(blocks + 4 * r - 4)
         length = length + 1 if same and get_i32(offsets + 4 * r) == get_i32(offsets + 4 * r - 4) + 1 else 1
         r += 1
-    return LANES if r == LANES and length == LANES else r - LANES if length == LANES else r
+    if length < LANES:
+        return r, False
+    return (r, True) if r == LANES else (r - LANES, False)
 
 
 @kernel()

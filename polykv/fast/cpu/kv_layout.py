@@ -40,6 +40,7 @@ Q8_0_, Q6_0_, Q5_1_, Q5_0_ = int(Family.Q8_0), int(Family.Q6_0), int(Family.Q5_1
 Q4_1_, Q4_0_, IQ4_NL_ = int(Family.Q4_1), int(Family.Q4_0), int(Family.IQ4_NL)
 LLOYD_, TRELLIS_ = int(Family.LLOYD_MAX), int(Family.TRELLIS)
 RANGED = (Family.Q4_1, Family.Q5_1)
+LLOYD_BITS = (2, 3, 4, 8)
 PLAIN = (Family.F32, Family.F16, Family.BF16)
 
 # Tokens that kernels take at a time; blocks are whole pieces.
@@ -63,9 +64,6 @@ FORWARD = SIGNS2 + LONGEST
 BACKWARD = FORWARD + WIDEST**2
 ALPHA = BACKWARD + WIDEST**2
 TABLE = ALPHA + 8
-# The types that there are kernels for.
-FAMILIES = (Family.F32, Family.F16, Family.Q8_0, Family.Q4_0, Family.LLOYD_MAX)
-TYPES = "f32, f16, q8_0, q4_0 and turbo3"
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,10 +80,10 @@ def codec_limit(codec: Codec, head_dim: int, block_size: int) -> str | None:
         return "kernels need a head_dim that is a multiple of 16"
     if block_size < PIECE or block_size % PIECE:
         return f"kernels need a block size that is a multiple of {PIECE}"
-    if codec.family not in FAMILIES or (codec.rotated and codec.bits != 3):
-        return f"there are kernels for {TYPES} only"
-    if codec.alpha != 1:
-        return f"kernels store norms as they are, without a factor of {codec.alpha:g}"
+    if codec.family == Family.TRELLIS:
+        return "there are kernels for all types but those of trellises"
+    if codec.family == Family.LLOYD_MAX and codec.bits not in LLOYD_BITS:
+        return f"there are kernels for rotated codes of {LLOYD_BITS} bits only, not of {codec.bits}"
     return None
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from polykv.fast.cpu._jit import kernel
-from polykv.fast.cpu.encode_simd import join_i, put8
+from polykv.fast.cpu.encode_simd import put8
 from polykv.fast.cpu.kv_layout import (
     BF16_,
     BITS,
@@ -30,7 +30,7 @@ from polykv.fast.cpu.kv_layout import (
     STREAM,
 )
 from polykv.fast.cpu.simd import load_i, splat_i, store_i, store_i8x8, store_u16x8
-from polykv.fast.cpu.simd_math import field
+from polykv.fast.cpu.simd_math import field, join_i
 
 
 @kernel()

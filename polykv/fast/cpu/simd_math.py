@@ -64,6 +64,12 @@ def shl(b: Any, x: Any, n: Any) -> Any:
     return b.shl(x, spread(b, n))
 
 
+@op(Ints, Ints, Ints, types.int32)
+def join_i(b: Any, x: Any, y: Any, n: Any) -> Any:
+    """x | y << n."""
+    return b.or_(x, b.shl(y, spread(b, n)))
+
+
 @op(Ints, Ints, types.int32, types.int32)
 def field(b: Any, x: Any, n: Any, bits: Any) -> Any:
     """(x >> n) & bits: a bit field of every lane."""
