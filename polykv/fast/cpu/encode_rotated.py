@@ -50,7 +50,7 @@ def length_in_order(x: int, g: int) -> Any:
 def length_as_tree(x: int, g: int, spare: int) -> Any:
     """The same, squares added as a tree: first value j and j + n/2, then j and j + n/4 (n a power of two).
 
-    spare: memory for a tile.
+    spare: memory for a tile, which may be x itself.
     """
     for i in range(0, 32 * g, 32):
         store_f(spare + i, mul_f(load_f(x + i), load_f(x + i)))

@@ -15,6 +15,7 @@ from polykv.fast.cpu._jit import kernel
 from polykv.fast.cpu.encode_rotated import lloyd_tile
 from polykv.fast.cpu.encode_scalar import iq4_tile, least, plain_tile, q8_tile, ranged_tile, signed_tile
 from polykv.fast.cpu.encode_simd import columns8
+from polykv.fast.cpu.encode_trellis import trellis_tile
 from polykv.fast.cpu.kv_layout import (
     BF16_,
     BITS,
@@ -30,15 +31,17 @@ from polykv.fast.cpu.kv_layout import (
     Q5_1_,
     Q6_0_,
     Q8_0_,
+    TRELLIS_,
     WIDEST,
 )
 from polykv.fast.cpu.simd import get_i32, get_i64, load_f, put_i32, put_i64, splat_f, store_f, store_i
 from polykv.fast.cpu.simd_math import to_half
+from polykv.fast.cpu.trellis import work_bytes
 
 ZERO = np.float32(0.0)
 LANES = 8
 # What the memory of an encoder begins with: the addresses of 8 groups (int64), then the float16 bits of their scales
-# and of their minima (int32). Behind it a tile, spare memory, and a group for each lane.
+# and of their minima (int32). Behind it a tile, spare memory, a group for each lane, and memory to search a trellis.
 ROWS, SCALES, MINIMA, TILE = 0, 64, 96, 128
 
 
@@ -46,7 +49,8 @@ ROWS, SCALES, MINIMA, TILE = 0, 64, 96, 128
 def scratch_bytes(geom: Any) -> Any:
     """Size of the memory that `encode_lanes` works in."""
     g = geom[GROUP]
-    return TILE + 32 * g + 32 * max(g, WIDEST) + 4 * LANES * g
+    searched = work_bytes(g) if geom[FAMILY] == TRELLIS_ else 0
+    return TILE + 32 * g + 32 * max(g, WIDEST) + 4 * LANES * g + searched
 
 
 @kernel()
@@ -78,6 +82,9 @@ def encode_lanes(work: int, lanes: int, geom: Any, table: int) -> None:
         d = q8_tile(tile)
     elif family == LLOYD_:
         d = lloyd_tile(tile, geom, table, tile + 32 * g)
+    elif family == TRELLIS_:
+        paths = tile + 32 * g + 32 * max(g, WIDEST)
+        d = trellis_tile(tile, lanes, geom, table, tile + 32 * g, paths, paths + 4 * LANES * g)
     elif family in (Q4_0_, Q5_0_, Q6_0_):
         d = signed_tile(tile, half)
     elif family in (Q4_1_, Q5_1_):

@@ -29,6 +29,7 @@ import numpy.typing as npt
 
 from polykv.errors import UnsupportedError
 from polykv.fast.cpu.simd_weights import IQ4
+from polykv.fast.cpu.trellis import PARTS, constants
 from polykv.hadamard import core, core_order
 from polykv.types import F32, Codec, Family, KVArena
 
@@ -40,7 +41,7 @@ Q8_0_, Q6_0_, Q5_1_, Q5_0_ = int(Family.Q8_0), int(Family.Q6_0), int(Family.Q5_1
 Q4_1_, Q4_0_, IQ4_NL_ = int(Family.Q4_1), int(Family.Q4_0), int(Family.IQ4_NL)
 LLOYD_, TRELLIS_ = int(Family.LLOYD_MAX), int(Family.TRELLIS)
 RANGED = (Family.Q4_1, Family.Q5_1)
-LLOYD_BITS = (2, 3, 4, 8)
+LLOYD_BITS, TRELLIS_BITS = (2, 3, 4, 8), (2, 3)
 PLAIN = (Family.F32, Family.F16, Family.BF16)
 
 # Tokens that kernels take at a time; blocks are whole pieces.
@@ -58,12 +59,13 @@ BITS, PREFIX, STREAM, ROW, WEIGHTED, GEOM = range(12, 18)
 LONGEST, WIDEST = 576, 36
 # Offsets in `table`: levels (512 at most; fewer than 16 are repeated, so that an index of 3 or 4 bits needs no mask),
 # thresholds, rotation signs, Paley's matrix twice: P transposed, by whose rows the product P y is summed, and P, for
-# P^T y; and the factor on norms.
+# P^T y; the factor on norms; and what the search of a trellis reads (`trellis.constants`).
 LEVELS, THRESHOLDS, SIGNS1, SIGNS2 = 0, 512, 768, 768 + LONGEST
 FORWARD = SIGNS2 + LONGEST
 BACKWARD = FORWARD + WIDEST**2
 ALPHA = BACKWARD + WIDEST**2
-TABLE = ALPHA + 8
+TRELLIS = ALPHA + 8
+TABLE = TRELLIS + PARTS * 512
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,10 +82,9 @@ def codec_limit(codec: Codec, head_dim: int, block_size: int) -> str | None:
         return "kernels need a head_dim that is a multiple of 16"
     if block_size < PIECE or block_size % PIECE:
         return f"kernels need a block size that is a multiple of {PIECE}"
-    if codec.family == Family.TRELLIS:
-        return "there are kernels for all types but those of trellises"
-    if codec.family == Family.LLOYD_MAX and codec.bits not in LLOYD_BITS:
-        return f"there are kernels for rotated codes of {LLOYD_BITS} bits only, not of {codec.bits}"
+    widths = {Family.LLOYD_MAX: LLOYD_BITS, Family.TRELLIS: TRELLIS_BITS}.get(codec.family)
+    if widths is not None and codec.bits not in widths:
+        return f"there are kernels for rotated codes of {', '.join(map(str, widths))} bits, not of {codec.bits}"
     return None
 
 
@@ -154,4 +155,7 @@ def _table(codec: Codec, group: int) -> F32:
         table[FORWARD : FORWARD + m * m] = core(m).T.reshape(-1)
         table[BACKWARD : BACKWARD + m * m] = core(m).reshape(-1)
         table[ALPHA] = codec.alpha
+    if codec.family == Family.TRELLIS:
+        searched = constants(codec, group)
+        table[TRELLIS : TRELLIS + len(searched)] = searched
     return table
