@@ -14,7 +14,7 @@ from polykv.types import Segment, Segments
 PAIRS = (
     *("f32/f32", "f16/f16", "q8_0/turbo3", "turbo3/q8_0", "q4_0/q4_0", "turbo3/turbo3", "q8_0/q4_0", "f16/turbo3"),
     *("bf16/bf16", "q6_0/q5_1", "q5_1/q6_0", "q5_0/iq4_nl", "iq4_nl/q5_0", "q4_1/turbo8", "turbo8/q4_1"),
-    *("turbo4/turbo2", "turbo2/turbo4"),
+    *("turbo4/turbo2", "turbo2/turbo4", "turbo3_tcq/turbo2_tcq", "turbo2_tcq/turbo3_tcq"),
 )
 # Types whose keys are multiplied as integers.
 INTEGERS = ("q8_0", "q6_0", "q5_0", "q4_0", "iq4_nl")
