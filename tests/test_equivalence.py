@@ -91,7 +91,7 @@ def test_every_operation_has_cases_and_a_class() -> None:
 
 
 # K/V types that a backend has kernels for, at every head_dim of the cases that is a multiple of 16.
-RUNS = {"cpu": {"f32", "f16", "q8_0", "q4_0", "turbo3"}}
+RUNS = {"cpu": set(CODECS)}
 
 
 @pytest.mark.parametrize("name", FAST)

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from polykv.fast.cpu import attend, team
 from polykv.types import Segment, Segments
 
-PAIRS = ("f32/f32", "f16/f16", "q8_0/turbo3", "turbo3/q8_0", "q4_0/q4_0", "turbo3/turbo3", "q8_0/q4_0", "f16/turbo3")
+PAIRS = (
+    *("f32/f32", "f16/f16", "q8_0/turbo3", "turbo3/q8_0", "q4_0/q4_0", "turbo3/turbo3", "q8_0/q4_0", "f16/turbo3"),
+    *("bf16/bf16", "q6_0/q5_1", "q5_1/q6_0", "q5_0/iq4_nl", "iq4_nl/q5_0", "q4_1/turbo8", "turbo8/q4_1"),
+    *("turbo4/turbo2", "turbo2/turbo4", "turbo3_tcq/turbo2_tcq", "turbo2_tcq/turbo3_tcq"),
+)
+# Types whose keys are multiplied as integers.
+INTEGERS = ("q8_0", "q6_0", "q5_0", "q4_0", "iq4_nl")
 # rows, heads, kv heads, head_dim, tokens, block, window, softcap
 SHAPES = (
     (1, 3, 1, 64, 700, 64, 0, 0.0),
@@ -38,7 +44,7 @@ def test_attention_on_codes_is_attention_on_decoded_values(pair: str, shape: tup
     want, want_lse = answer(p.q, s, p.kv, dim**-0.5, window, softcap)
     assert got is out
     # Queries are rounded to 16 bits for keys that are integers.
-    rounded = pair.split("/")[0] in ("q8_0", "q4_0")
+    rounded = pair.split("/")[0] in INTEGERS
     assert error(got, want) < (5e-5 if rounded else 1e-5)
     np.testing.assert_allclose(lse, want_lse, atol=1e-4 if rounded else 2e-5)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -17,34 +18,42 @@ from polykv.fast.cpu import decode, encode, kv_alloc, kv_append, kv_pack, kv_rea
 from polykv.fast.cpu.kv_layout import LONGEST, WIDEST, layout
 from polykv.hadamard import LARGEST_CORE
 from polykv.ops import load
-from polykv.ref.codec import encode_groups
+from polykv.ref.codec import encode_groups, without_reserved
 from polykv.types import Slots
 
 NAMES = tuple(name for name, c in CODECS.items() if runs(load("cpu"), c))
 DIMS = (16, 32, 48, 64, 80, 96, 112, 128, 144, 176, 192, 256, 320, 512, 576)
 
 
-@pytest.mark.parametrize("name", ["q8_0", "q4_0", "turbo3"])
-@pytest.mark.parametrize("kind", ["normal", "student_t3", "outlier", "zeros"])
+# Types with golden bytes of other implementations (tests/golden/README.md); and those with known bytes of other heads.
+OLD = ("q8_0", "q4_0", "turbo3")
+GOLDEN = tuple(name for name in NAMES if name not in ("f32", "f16", "bf16"))
+PADDED = tuple(name for name in NAMES if name in ("turbo3", "turbo2", "turbo4_ep", "turbo3_tcq", "turbo2_tcq"))
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+@pytest.mark.parametrize("kind", ["normal", "student_t3", "outlier", "zeros", "constant"])
 def test_golden_bytes(golden: Path, name: str, kind: str) -> None:
-    with np.load(golden / "formats/vectors.npz") as z:
-        assert np.array_equal(encode(codec(name), z[f"x_{kind}"]), z[f"{name}_{kind}"])
-
-
-def test_golden_values_of_flat_vectors(golden: Path) -> None:
-    """After rotation they land on thresholds, so codes may differ; the error may not be larger."""
-    with np.load(golden / "formats/vectors.npz") as z:
-        x, c = z["x_constant"], codec("turbo3")
-        ours, theirs = (decode(c, b, 256) for b in (encode(c, x), z["turbo3_constant"]))
-    assert ((ours - x) ** 2).sum() <= ((theirs - x) ** 2).sum() * (1 + 1e-5)
+    x = np.load(golden / "formats/vectors.npz")[f"x_{kind}"]
+    want = np.load(golden / f"formats/{'vectors' if name in OLD else 'tiers'}.npz")[f"{name}_{kind}"]
+    c, got = codec(name), encode(codec(name), x)
+    if c.rotated and kind == "constant":
+        # After rotation they land on thresholds, so codes may differ; the error may not be larger.
+        ours, theirs = decode(c, got, 256), decode(c, want, 256)
+        assert ((ours - x) ** 2).sum() <= ((theirs - x) ** 2).sum() * (1 + 1e-5)
+    else:
+        assert np.array_equal(got, want)
 
 
 @pytest.mark.parametrize("dim", [64, 80, 96, 192, 256, 512])
-def test_golden_padding(golden: Path, dim: int) -> None:
-    with np.load(golden / "formats/padding.npz") as z:
-        want = z[f"turbo3_{dim}"].reshape(8, 3, -1)
-        assert np.array_equal(encode(codec("turbo3"), z[f"x_{dim}"]), want)
-        np.testing.assert_allclose(decode(codec("turbo3"), want, dim), z[f"turbo3_decoded_{dim}"], atol=2e-6)
+@pytest.mark.parametrize("name", PADDED)
+def test_golden_padding(golden: Path, name: str, dim: int) -> None:
+    x = np.load(golden / "formats/padding.npz")[f"x_{dim}"]
+    with np.load(golden / f"formats/{'padding' if name == 'turbo3' else 'padding_tiers'}.npz") as z:
+        want = z[f"{name}_{dim}"].reshape(*x.shape[:-1], -1)
+        assert np.array_equal(encode(codec(name), x), want)
+        if name == "turbo3":
+            np.testing.assert_allclose(decode(codec(name), want, dim), z[f"turbo3_decoded_{dim}"], atol=2e-6)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -62,9 +71,11 @@ def test_resident_and_packed_hold_the_same(name: str, dim: int) -> None:
         packed = kv_pack(arena, ids)
         flat = packed.reshape(2 * block, 2, -1)
         want = encode_groups(c, x, group)
-        assert worst_cost(squared_error(c, x, flat, group), squared_error(c, x, want, group)) < 1e-6
+        # Against 8 bits the rounding of the norm to fp16 counts, which another order of sums may turn over.
+        bound = 0.02 if name == "turbo8" else 1e-6
+        assert worst_cost(squared_error(c, x, flat, group), squared_error(c, x, want, group)) < bound
         if group == c.block:
-            assert np.array_equal(flat, encode(c, x))
+            assert np.array_equal(flat, without_reserved(c, encode(c, x)))
             assert np.array_equal(kv_read(arena, ids).reshape(x.shape), decode(c, encode(c, x), dim))
         theirs = ref.kv_alloc(c, 4, 2, dim, block)
         ref.kv_unpack(theirs, ids, packed)
@@ -90,6 +101,22 @@ def test_overwriting_a_cell_leaves_its_neighbours(name: str) -> None:
     assert np.array_equal(kv_pack(arena, cells[:1]), kv_pack(want, cells[:1]))
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_tokens_are_stored_alike_alone_and_together(name: str) -> None:
+    """In order, eight at a time where they are neighbours; in any order; one by one. 80 is no multiple of 32."""
+    c, rng = codec(name), np.random.default_rng(2)
+    for block, dim in ((8, 64), (24, 80), (64, 256)):
+        t = np.concatenate([np.arange(3, 61), np.arange(90, 108), np.arange(61, 64)]).astype(np.int32)
+        x = rng.standard_normal((len(t), 2, dim)).astype(np.float32)
+        found = []
+        for order in (np.split(np.arange(len(t)), [1, 40, 49]), [rng.permutation(len(t))], np.arange(len(t))[:, None]):
+            arena = kv_alloc(c, -(-108 // block), 2, dim, block)
+            for rows in order:
+                kv_append(arena, x[rows], Slots(t[rows] // block, t[rows] % block))
+            found.append(arena.fields["data"])
+        assert np.array_equal(found[0], found[1]) and np.array_equal(found[0], found[2])
+
+
 @given(st.sampled_from(NAMES), st.floats(-38, 38), st.integers(0, 2**31))
 @settings(max_examples=60, deadline=None)
 def test_any_magnitude_encodes_finitely_and_like_ref(name: str, exponent: float, seed: int) -> None:
@@ -106,10 +133,19 @@ def test_any_magnitude_encodes_finitely_and_like_ref(name: str, exponent: float,
     np.testing.assert_allclose(y, want, rtol=2e-3, atol=np.abs(want).max() * 2e-3)
 
 
+@pytest.mark.parametrize("name", [n for n in NAMES if codec(n).rotated])
+def test_a_factor_on_norms_is_applied_once_when_encoding(name: str) -> None:
+    c = dataclasses.replace(codec(name), alpha=1.04)
+    x = np.random.default_rng(3).standard_normal((20, 128)).astype(np.float32)
+    assert np.array_equal(encode(c, x), load("ref").encode(c, x))
+    np.testing.assert_allclose(decode(c, encode(c, x), 128), decode(codec(name), encode(c, x), 128))
+
+
 def test_blocks_cost_what_the_codec_says() -> None:
     """Bytes per value of a full block: code bits and scales, nothing else (within one cache line)."""
-    for name, bits in (("f32", 32), ("f16", 16), ("q8_0", 8.5), ("q4_0", 4.5)):
-        assert kv_alloc(codec(name), 1, 1, 128, 64).block_nbytes == 128 * 64 * bits / 8
+    for name in NAMES:
+        for dim in (64, 80, 128, 256):
+            assert kv_alloc(codec(name), 1, 1, dim, 64).block_nbytes == 64 * codec(name).packed_bytes(dim)
     assert kv_alloc(codec("turbo3"), 1, 1, 128, 64).block_nbytes == 128 * 64 * 3.125 / 8
     # A head of 64 is one rotation group of 64, not a padded one of 128.
     assert kv_alloc(codec("turbo3"), 1, 1, 64, 64).block_nbytes == 64 * 64 * 3.25 / 8

@@ -40,11 +40,10 @@ from polykv.fast.cpu.attend_query import prepare_queries
 from polykv.fast.cpu.attend_softmax import NONE, merge_row
 from polykv.fast.cpu.attend_unit import lay_out, width_of, work_bytes
 from polykv.fast.cpu.attend_views import floats, ints, longs
-from polykv.fast.cpu.encode_row import LLOYD_
 from polykv.fast.cpu.entry import entry
 from polykv.fast.cpu.fwht import rotate_back
 from polykv.fast.cpu.kv import Side, side
-from polykv.fast.cpu.kv_layout import DIM, FAMILY
+from polykv.fast.cpu.kv_layout import CORE, DIM
 from polykv.fast.cpu.linear import address
 from polykv.fast.cpu.team import TEAM, claim, finish_and_claim, wait
 from polykv.types import F32, I32, LayerKV, Segments
@@ -73,7 +72,7 @@ def finish_row(m: Any, l: Any, acc: Any, geom: Any, table: Any, out: Any) -> Any
     inverse = np.float32(1.0) / l
     for i in range(acc.shape[0]):
         acc[i] *= inverse
-    if geom[FAMILY] == LLOYD_:
+    if geom[CORE] > 0:
         rotate_back(acc, geom, table)
     for i in range(geom[DIM]):
         out[i] = acc[i]

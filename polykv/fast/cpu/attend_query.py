@@ -1,6 +1,6 @@
 """Queries in the form that the keys want: scaled, and rotated or rounded to int16.
 
-Keys of Q8_0 and Q4_0 are integers with a scale to 32 dims. Queries are rounded likewise, to 16 bits,
+Keys of most scalar types are integers with a scale to 32 dims. Queries are rounded likewise, to 16 bits,
 
     d = max|q| / 32767,  q' = round(q / d)    per 32 dims,
 
@@ -16,9 +16,8 @@ import numpy as np
 
 from polykv.fast.cpu._jit import kernel
 from polykv.fast.cpu.attend_tile import QUERY_BYTES
-from polykv.fast.cpu.encode_row import LLOYD_, Q4_0_, Q8_0_
 from polykv.fast.cpu.fwht import rotate
-from polykv.fast.cpu.kv_layout import DIM, FAMILY, STORED
+from polykv.fast.cpu.kv_layout import CORE, DIM, FAMILY, IQ4_NL_, Q4_0_, Q5_0_, Q6_0_, Q8_0_, STORED
 from polykv.fast.cpu.lift import PAIRS
 from polykv.fast.cpu.simd import addr, load_f, put_f32, splat_f, store_u16x8, sum_f, top_f
 from polykv.fast.cpu.simd_math import abs_f, fma, max_f, mul_f, round_i
@@ -32,7 +31,7 @@ ONE, ZERO = np.float32(1), np.float32(0)
 @kernel()
 def in_pairs(geom: Any) -> Any:
     """Whether scores with keys of this layout are integer products."""
-    return geom[FAMILY] == Q8_0_ or geom[FAMILY] == Q4_0_
+    return geom[FAMILY] in (Q8_0_, Q6_0_, Q5_0_, Q4_0_, IQ4_NL_)
 
 
 @kernel()
@@ -65,7 +64,7 @@ def prepare_queries(q: Any, r0: int, r1: int, g: int, group: int, scale: Any, ge
             for d in range(dim):
                 row[d] = q[r, g * group + j, d] * scale
             row[dim:] = 0
-            if geom[FAMILY] == LLOYD_:
+            if geom[CORE] > 0:
                 rotate(row, geom, table)
             elif in_pairs(geom):
                 round_query(addr(row), geom[STORED] // 32)

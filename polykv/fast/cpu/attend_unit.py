@@ -7,8 +7,7 @@ from typing import Any
 
 from polykv.fast.cpu._jit import kernel
 from polykv.fast.cpu.attend_views import floats, longs
-from polykv.fast.cpu.encode_row import LLOYD_
-from polykv.fast.cpu.kv_layout import BLOCK, DIM, FAMILY, GEOM, PIECE, RECORD, STORED
+from polykv.fast.cpu.kv_layout import BLOCK, CORE, DIM, GEOM, PIECE, RECORD, STORED
 from polykv.fast.cpu.lift import WIDTH
 from polykv.fast.cpu.simd import prefetch, put_f32
 from polykv.types import UNIT
@@ -29,7 +28,7 @@ ROW = 4 * UNIT
 @kernel()
 def width_of(geom: Any) -> Any:
     """Dims of the values that attention computes with: true ones, or all stored ones when they are rotated together."""
-    return geom[STORED] if geom[FAMILY] == LLOYD_ else geom[DIM]
+    return geom[STORED] if geom[CORE] > 0 else geom[DIM]
 
 
 @kernel()

@@ -28,8 +28,7 @@ from polykv.fast.cpu.attend_unit import (
     panels,
 )
 from polykv.fast.cpu.attend_views import longs
-from polykv.fast.cpu.encode_row import F16_, F32_, LLOYD_
-from polykv.fast.cpu.kv_layout import FAMILY, GEOM, GROUP, PIECE, STORED
+from polykv.fast.cpu.kv_layout import BITS, FAMILY, GEOM, GROUP, LLOYD_, PIECE, STORED, WEIGHTED
 from polykv.fast.cpu.lift import WIDTH, lift_v, scales8
 from polykv.fast.cpu.simd import get_i64, load_f, store_f
 from polykv.fast.cpu.simd_math import mul_f
@@ -39,7 +38,7 @@ from polykv.fast.cpu.simd_math import mul_f
 def add_unit(d: Any, work: int, skip: int, n: int, span: Any, padded: int) -> None:
     """acc = acc * factor + weights x values of tokens skip..n-1, for `padded` rows (3, or fours)."""
     geom, dims = longs(d[V_GEOM], GEOM), d[V_DIMS]
-    scaled = geom[FAMILY] != F32_ and geom[FAMILY] != F16_
+    scaled = geom[WEIGHTED] != 0
     weights = d[WEIGHTS] if scaled else d[SCORES]
     # Four at least: the last 16 dims of three rows are a tile of four.
     filled = max(padded, 4)
@@ -53,7 +52,7 @@ def add_unit(d: Any, work: int, skip: int, n: int, span: Any, padded: int) -> No
         if scaled:
             _weigh(d, records, first, geom, begin // group, skip, n, padded)
         end = min(begin + group, dims)
-        if geom[FAMILY] == LLOYD_ and padded <= 4:
+        if geom[FAMILY] == LLOYD_ and geom[BITS] == 3 and padded <= 4:
             near = work + 8 * NEXT_V + skip
             _add_codes(d, records, first, near, geom, n - skip, begin, end, padded)
         else:

@@ -31,10 +31,10 @@ from polykv.fast.cpu.attend_job import (
     codecs,
     fill,
 )
-from polykv.fast.cpu.attend_views import doubles, floats, ints, longs
+from polykv.fast.cpu.attend_views import doubles, floats, longs
 from polykv.fast.cpu.entry import entry, invoke
-from polykv.fast.cpu.kv import append_cell, own, side
-from polykv.fast.cpu.kv_layout import DIM, I64, RECORD
+from polykv.fast.cpu.kv import append_cells, own, side
+from polykv.fast.cpu.kv_layout import DIM, I64, PIECE
 from polykv.fast.cpu.linear import address
 from polykv.fast.cpu.linear_code import code
 from polykv.fast.cpu.linear_product import SCRATCH
@@ -78,6 +78,8 @@ from polykv.types import F32, Activations, Angles, AttentionWeights, LayerKV, Se
     APPEND,
     ATTEND,
 ) = range(32, 50)
+# Rows up to which each is an item of its own.
+FEW = 32
 # Arguments that depend on the weights alone, made once per weights: matrices, norms, scale and softcap, epsilon; in
 # front of these arrays their addresses. A memo, keyed by identity and gone with the weights: making them takes 10 us.
 Prepared = tuple[I64, tuple[np.ndarray, ...]]
@@ -105,35 +107,39 @@ def _turn(job: Any, r: int, x: Any, weight: int, eps: float) -> None:
 
 
 @kernel()
-def _append(job: Any, data: int, geom: Any, geom_at: int, table_at: int, r: int, x: int) -> None:
-    block, offset = ints(job[SLOT_BLOCKS], job[N_ROWS])[r], ints(job[SLOT_OFFSETS], job[N_ROWS])[r]
-    record = data + np.int64(block) * job[N_KV] * geom[RECORD]
-    invoke(job[APPEND], (x, geom_at, table_at, record, job[N_KV], np.int64(offset)))
+def _append(job: Any, side: int, r: int, n: int, x: int) -> None:
+    """Rows r .. r + n - 1, which lie at x, to their cells; side: where in the job the data of K or V are named."""
+    places = job[SLOT_BLOCKS] + 4 * r, job[SLOT_OFFSETS] + 4 * r
+    invoke(job[APPEND], (x, job[side + 1], job[side + 2], job[side], job[N_KV], n, places[0], places[1]))
 
 
 @kernel()
 def _heads(job: Any, desk: int, phase: int, eps: float) -> None:
     """Norm and rope of q and k; keys and values to their cells."""
     rows, heads, n_kv = job[N_ROWS], job[N_HEADS], job[N_KV]
-    k_geom, _, v_geom, _ = codecs(job)
-    dims, norms = k_geom[DIM], longs(job[NORMS], 4)
+    dims, norms = codecs(job)[0][DIM], longs(job[NORMS], 4)
     q, k, v = (
         floats(job[Q], (rows, heads, dims)),
         floats(job[K], (rows, n_kv, dims)),
         floats(job[V], (rows, n_kv, dims)),
     )
+    # Eight tokens of a prompt are encoded side by side; few rows are shared out one by one.
+    step = PIECE if rows > FEW else 1
+    items = 3 * -(-rows // step)
     i = claim(desk, phase)
-    while i < 3 * rows:
-        r, part = i // 3, i % 3
+    while i < items:
+        first, part = i // 3 * step, i % 3
+        last = min(first + step, rows)
         if part == 0:
-            _append(job, job[V_DATA], v_geom, job[V_DATA + 1], job[V_DATA + 2], r, addr(v[r]))
-        elif part == 1:
-            _turn(job, r, k[r], norms[2], eps)
-            _append(job, job[K_DATA], k_geom, job[K_DATA + 1], job[K_DATA + 2], r, addr(k[r]))
+            _append(job, V_DATA, first, last - first, addr(v[first]))
         else:
-            _turn(job, r, q[r], norms[1], eps)
+            x, weight = (k, norms[2]) if part == 1 else (q, norms[1])
+            for r in range(first, last):
+                _turn(job, r, x[r], weight, eps)
+            if part == 1:
+                _append(job, K_DATA, first, last - first, addr(k[first]))
         i = finish_and_claim(desk, phase)
-    wait(desk, phase, 3 * rows)
+    wait(desk, phase, items)
 
 
 @kernel()
@@ -256,7 +262,7 @@ def step_of(
     fill(job, q, q, lse, partial, segs, ks, vs, lse)
     _fill(job, m, flat[split[0] : split[1]], flat[split[1] :], *turns, *cells)
     job[WORK_BYTES], job[WINDOW], job[INTERLEAVED] = size, window, angles.interleaved
-    job[FOLD], job[APPEND], job[ATTEND] = entry(fold_unit, 4), entry(append_cell, 6), entry(attend_phases, 5)
+    job[FOLD], job[APPEND], job[ATTEND] = entry(fold_unit, 4), entry(append_cells, 8), entry(attend_phases, 5)
     kept = (partial, lse, m, flat, turns, cells, segs)
     _STEPS[segments] = made = Step(slots, angles, (k.geom, v.geom), shape, job, address(job), size, kept)
     return made

@@ -7,30 +7,39 @@ from typing import Any
 import numpy as np
 
 from polykv.fast.cpu._jit import kernel
-from polykv.fast.cpu.encode_pack import load_bytes, store_bytes
-from polykv.fast.cpu.encode_row import decode_row, encode_row
-from polykv.fast.cpu.kv_layout import DIM, STORED, exchange_layout
+from polykv.fast.cpu.decode_group import decode_group
+from polykv.fast.cpu.encode_pack import bytes_to_group, group_to_bytes
+from polykv.fast.cpu.encode_tile import LANES, encode_lanes, lane_codes, point, scratch_bytes
+from polykv.fast.cpu.fwht import rotate_back
+from polykv.fast.cpu.kv_layout import CORE, DIM, GROUP, GROUP_BYTES, STORED, exchange_layout
+from polykv.fast.cpu.simd import addr
 from polykv.types import F32, U8, Codec
 
 
 @kernel()
-def _encode(x: Any, geom: Any, table: Any, out: Any) -> None:
-    y = np.empty(geom[STORED], np.float32)
-    codes = np.empty(geom[STORED], np.uint32)
-    scales = np.empty(geom[STORED], np.uint16)
-    for r in range(x.shape[0]):
-        encode_row(x[r], geom, table, y, codes, scales)
-        store_bytes(codes, scales, geom, out[r])
+def _encode(x: Any, geom: Any, table: Any, work: Any, codes: Any, out: Any) -> None:
+    groups, memory, to = geom[STORED] // geom[GROUP], addr(work), addr(codes)
+    n = x.shape[0] * groups
+    for first in range(0, n, LANES):
+        lanes = min(LANES, n - first)
+        for lane in range(lanes):
+            r, i = (first + lane) // groups, (first + lane) % groups
+            point(memory, lane, addr(x) + 4 * x.shape[1] * r, i, geom)
+        encode_lanes(memory, lanes, geom, addr(table))
+        for lane in range(lanes):
+            scale, minimum = lane_codes(memory, lane, geom[GROUP], to)
+            group_to_bytes(to, scale, minimum, geom, addr(out) + geom[GROUP_BYTES] * (first + lane))
 
 
 @kernel()
-def _decode(blocks: Any, geom: Any, table: Any, out: Any) -> None:
-    y = np.empty(geom[STORED], np.float32)
-    codes = np.empty(geom[STORED], np.uint32)
-    scales = np.empty(geom[STORED], np.uint16)
+def _decode(blocks: Any, geom: Any, table: Any, codes: Any, y: Any, out: Any) -> None:
+    g, size = geom[GROUP], geom[GROUP_BYTES]
     for r in range(blocks.shape[0]):
-        load_bytes(blocks[r], geom, codes, scales)
-        decode_row(codes, scales, geom, table, y)
+        for i in range(geom[STORED] // g):
+            scale, minimum = bytes_to_group(addr(blocks) + blocks.shape[1] * r + size * i, geom, addr(codes))
+            decode_group(addr(codes), scale, minimum, geom, addr(table), addr(y) + 4 * g * i)
+        if geom[CORE] > 0:
+            rotate_back(y, geom, table)
         out[r] = y[: geom[DIM]]
 
 
@@ -39,8 +48,12 @@ def encode(codec: Codec, x: F32, *, out: U8 | None = None) -> U8:
     d = x.shape[-1]
     n = codec.exchange_bytes(d)
     out = np.empty((*x.shape[:-1], n), np.uint8) if out is None else out
+    direct = out if out.flags.c_contiguous else np.empty(out.shape, np.uint8)
     geom, table = exchange_layout(codec, d)
-    _encode(np.ascontiguousarray(x, np.float32).reshape(-1, d), geom, table, out.reshape(-1, n))
+    work, codes = np.empty(int(scratch_bytes(geom)), np.uint8), np.empty(int(geom[GROUP]), np.int32)
+    _encode(np.ascontiguousarray(x, np.float32).reshape(-1, d), geom, table, work, codes, direct)
+    if direct is not out:
+        out[...] = direct
     return out
 
 
@@ -48,5 +61,7 @@ def decode(codec: Codec, blocks: U8, head_dim: int, *, out: F32 | None = None) -
     """True-space vectors [..., head_dim] of exchange blocks [..., exchange_bytes(head_dim)]."""
     out = np.empty((*blocks.shape[:-1], head_dim), np.float32) if out is None else out
     geom, table = exchange_layout(codec, head_dim)
-    _decode(np.ascontiguousarray(blocks).reshape(-1, blocks.shape[-1]), geom, table, out.reshape(-1, head_dim))
+    codes, y = np.zeros(int(geom[GROUP]), np.int32), np.empty(int(geom[STORED]), np.float32)
+    flat = np.ascontiguousarray(blocks).reshape(-1, blocks.shape[-1])
+    _decode(flat, geom, table, codes, y, out.reshape(-1, head_dim))
     return out

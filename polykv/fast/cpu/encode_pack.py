@@ -1,7 +1,7 @@
-"""Codes and scales of one head vector <-> its bytes in files, group by group (docs/FORMATS.md).
+"""Codes and scales of one group <-> its bytes in files (docs/FORMATS.md).
 
-Which groups these are `geom` says: those of memory (packed layout) or of 128 values (exchange layout). For the types
-that have kernels the two differ in nothing else.
+Which groups these are `geom` says: those of memory (packed layout) or of whole blocks (exchange layout, where bytes may
+be reserved). All arguments are addresses; codes are int32 [g] (`encode_tile`).
 """
 
 from __future__ import annotations
@@ -11,87 +11,113 @@ from typing import Any
 import numpy as np
 
 from polykv.fast.cpu._jit import kernel
-from polykv.fast.cpu.encode_row import F16_, F32_, Q4_0_, Q8_0_
-from polykv.fast.cpu.kv_layout import DIM, FAMILY, GROUP, GROUP_BYTES, STORED
+from polykv.fast.cpu.encode_bits import (
+    add_upper,
+    get_stream,
+    nibble_pair,
+    put_stream,
+    set_nibbles,
+    upper_word,
+)
+from polykv.fast.cpu.kv_layout import (
+    BF16_,
+    BITS,
+    CODES_AT,
+    F16_,
+    F32_,
+    FAMILY,
+    GROUP,
+    GROUP_BYTES,
+    LLOYD_,
+    PREFIX,
+    Q4_1_,
+    Q5_1_,
+    Q6_0_,
+    Q8_0_,
+    TRELLIS_,
+)
+from polykv.fast.cpu.simd import get_i32, get_u8, get_u16, put_i8, put_i16, put_i32
 
 
 @kernel()
-def _put16(out: Any, at: int, v: int) -> None:
-    out[at] = np.uint8(v & 255)
-    out[at + 1] = np.uint8((v >> 8) & 255)
+def _upper_q6(codes: int, j: int) -> Any:
+    """Byte j of the upper bits: values j, j + 16, j + 8, j + 24, from the lowest bits up."""
+    byte = get_i32(codes + 4 * j) >> 4 | (get_i32(codes + 4 * j + 64) >> 4) << 2
+    return byte | (get_i32(codes + 4 * j + 32) >> 4) << 4 | (get_i32(codes + 4 * j + 96) >> 4) << 6
 
 
 @kernel()
-def _get16(b: Any, at: int) -> Any:
-    return np.int64(b[at]) | (np.int64(b[at + 1]) << 8)
+def _add_upper_q6(codes: int, j: int, byte: int) -> None:
+    for k in range(4):
+        at = codes + 4 * j + (0, 64, 32, 96)[k]
+        put_i32(at, np.int32(get_i32(at) | ((byte >> (2 * k)) & 3) << 4))
 
 
 @kernel()
-def _lloyd_store(codes: Any, first: int, g: int, out: Any, at: int) -> None:
-    """Three-bit codes: the low two bits of four codes a byte, then the high bits of eight codes a byte."""
-    low, high = at + 2, at + 2 + g // 4
-    out[low : high + g // 8] = 0
-    for j in range(g):
-        c = np.int64(codes[first + j])
-        out[low + (j >> 2)] |= np.uint8((c & 3) << (2 * (j & 3)))
-        out[high + (j >> 3)] |= np.uint8((c >> 2) << (j & 7))
-
-
-@kernel()
-def _lloyd_load(b: Any, at: int, codes: Any, first: int, g: int) -> None:
-    low, high = at + 2, at + 2 + g // 4
-    for j in range(g):
-        two = (b[low + (j >> 2)] >> (2 * (j & 3))) & 3
-        codes[first + j] = np.uint32(two | (((b[high + (j >> 3)] >> (j & 7)) & 1) << 2))
-
-
-@kernel()
-def store_bytes(codes: Any, scales: Any, geom: Any, out: Any) -> None:
-    """Write the bytes of one head vector."""
-    family, dim, stored, group = geom[FAMILY], geom[DIM], geom[STORED], geom[GROUP]
+def group_to_bytes(codes: int, scale: int, minimum: int, geom: Any, out: int) -> None:
+    """Write the bytes of one group."""
+    family, g, bits = geom[FAMILY], geom[GROUP], geom[BITS]
     if family == F32_:
-        for j in range(dim):
-            _put16(out, 4 * j, np.int64(codes[j]) & 65535)
-            _put16(out, 4 * j + 2, np.int64(codes[j]) >> 16)
+        for j in range(0, 4 * g, 4):
+            put_i32(out + j, get_i32(codes + j))
         return
-    if family == F16_:
-        for j in range(dim):
-            _put16(out, 2 * j, np.int64(codes[j]))
+    if family in (F16_, BF16_):
+        for j in range(0, 2 * g, 2):
+            put_i16(out + j, get_i32(codes + 2 * j))
         return
-    for i in range(stored // group):
-        at, first = i * geom[GROUP_BYTES], i * group
-        _put16(out, at, np.int64(scales[i]))
-        if family == Q8_0_:
-            for j in range(32):
-                out[at + 2 + j] = np.uint8(codes[first + j])
-        elif family == Q4_0_:
-            for j in range(16):
-                out[at + 2 + j] = np.uint8(codes[first + j] | (codes[first + j + 16] << np.uint32(4)))
+    for j in range(geom[GROUP_BYTES]):
+        put_i8(out + j, np.int32(0))
+    put_i16(out, np.int32(scale))
+    at = out + geom[CODES_AT]
+    if family in (LLOYD_, TRELLIS_, Q8_0_):
+        if bits == 3 and family == LLOYD_:
+            put_stream(codes, g, 0, 2, 0, at)
+            put_stream(codes, g, 2, 1, 0, at + (g + 3) // 4)
         else:
-            _lloyd_store(codes, first, group, out, at)
+            put_stream(codes, g, geom[PREFIX], bits, geom[PREFIX], at)
+        return
+    if family in (Q4_1_, Q5_1_):
+        put_i16(out + 2, np.int32(minimum))
+    if family == Q6_0_:
+        for j in range(8):
+            put_i8(at + j, _upper_q6(codes, j))
+        at += 8
+    elif bits == 5:
+        put_i32(at, upper_word(codes, 0, bits))
+        at += 4
+    for j in range(16):
+        put_i8(at + j, nibble_pair(codes, j))
 
 
 @kernel()
-def load_bytes(b: Any, geom: Any, codes: Any, scales: Any) -> None:
-    """Read the bytes of one head vector."""
-    family, dim, stored, group = geom[FAMILY], geom[DIM], geom[STORED], geom[GROUP]
+def bytes_to_group(data: int, geom: Any, codes: int) -> Any:
+    """Read the bytes of one group; returns its scale and its minimum."""
+    family, g, bits = geom[FAMILY], geom[GROUP], geom[BITS]
+    scale, minimum = np.int32(0), np.int32(0)
     if family == F32_:
-        for j in range(dim):
-            codes[j] = np.uint32(_get16(b, 4 * j) | (_get16(b, 4 * j + 2) << 16))
-        return
-    if family == F16_:
-        for j in range(dim):
-            codes[j] = np.uint32(_get16(b, 2 * j))
-        return
-    for i in range(stored // group):
-        at, first = i * geom[GROUP_BYTES], i * group
-        scales[i] = np.uint16(_get16(b, at))
-        if family == Q8_0_:
-            for j in range(32):
-                codes[first + j] = np.uint32(b[at + 2 + j])
-        elif family == Q4_0_:
-            for j in range(16):
-                codes[first + j] = np.uint32(b[at + 2 + j] & 15)
-                codes[first + j + 16] = np.uint32(b[at + 2 + j] >> 4)
+        for j in range(0, 4 * g, 4):
+            put_i32(codes + j, get_i32(data + j))
+        return scale, minimum
+    if family in (F16_, BF16_):
+        for j in range(0, 2 * g, 2):
+            put_i32(codes + 2 * j, get_u16(data + j))
+        return scale, minimum
+    scale, at = get_u16(data), data + geom[CODES_AT]
+    if family in (LLOYD_, TRELLIS_, Q8_0_):
+        if bits == 3 and family == LLOYD_:
+            get_stream(at, g, 0, 2, 0, codes)
+            get_stream(at + (g + 3) // 4, g, 2, 1, 0, codes)
         else:
-            _lloyd_load(b, at, codes, first, group)
+            get_stream(at, g, 0, bits, geom[PREFIX], codes)
+        return scale, minimum
+    if family in (Q4_1_, Q5_1_):
+        minimum = get_u16(data + 2)
+    upper = 8 if family == Q6_0_ else 4 if bits == 5 else 0
+    for j in range(16):
+        set_nibbles(codes, j, get_u8(at + upper + j))
+    if family == Q6_0_:
+        for j in range(8):
+            _add_upper_q6(codes, j, get_u8(at + j))
+    elif bits == 5:
+        add_upper(codes, 0, bits, get_i32(at))
+    return scale, minimum

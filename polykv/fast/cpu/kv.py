@@ -7,13 +7,38 @@ from typing import Any
 import numpy as np
 
 from polykv.fast.cpu._jit import kernel
-from polykv.fast.cpu.attend_views import floats, longs, octets
-from polykv.fast.cpu.encode_pack import load_bytes, store_bytes
-from polykv.fast.cpu.encode_row import decode_row, encode_row
+from polykv.fast.cpu.attend_views import longs
+from polykv.fast.cpu.decode_group import decode_group
+from polykv.fast.cpu.encode_pack import bytes_to_group, group_to_bytes
+from polykv.fast.cpu.encode_tile import (
+    LANES,
+    MINIMA,
+    SCALES,
+    TILE,
+    encode_lanes,
+    lane_codes,
+    point,
+    scratch_bytes,
+)
 from polykv.fast.cpu.entry import entry, invoke
-from polykv.fast.cpu.kv_cell import cell_load, cell_store
-from polykv.fast.cpu.kv_layout import DIM, GEOM, I64, RECORD, STORED, TABLE, CpuArena, layout
-from polykv.fast.cpu.simd import addr
+from polykv.fast.cpu.fwht import rotate_back
+from polykv.fast.cpu.kv_cell import cell_to_group, group_to_cell
+from polykv.fast.cpu.kv_layout import (
+    CORE,
+    DIM,
+    FAMILY,
+    GEOM,
+    GROUP,
+    GROUP_BYTES,
+    I64,
+    RECORD,
+    STORED,
+    TRELLIS_,
+    CpuArena,
+    layout,
+)
+from polykv.fast.cpu.kv_piece import tile_to_cells
+from polykv.fast.cpu.simd import addr, get_i32
 from polykv.types import F32, I32, U8, Codec, KVArena, Slots
 
 # One side of a layer as kernels take it: data, geom, table.
@@ -21,67 +46,109 @@ Side = tuple[Any, I64, F32]
 
 
 @kernel()
-def append_cell(x: int, geom_at: int, table_at: int, record: int, n_kv: int, offset: int) -> None:
-    """Encode the kv heads x [G, D] of one token into cell `offset` of a block; addresses, called by address."""
-    geom, table = longs(geom_at, GEOM), floats(table_at, TABLE)
-    values, stored = floats(x, (n_kv, geom[DIM])), geom[STORED]
-    # One allocation: three took a tenth of the time.
-    memory = np.empty(3 * stored, np.uint32)
-    y, codes, scales = (
-        memory[:stored].view(np.float32),
-        memory[stored : 2 * stored],
-        memory[2 * stored :].view(np.uint16),
-    )
-    for g in range(n_kv):
-        encode_row(values[g], geom, table, y, codes, scales)
-        cell_store(codes, scales, geom, octets(record + g * geom[RECORD], geom[RECORD]), offset)
+def append_cells(x: int, geom_at: int, table: int, data: int, n_kv: int, n: int, blocks: int, offsets: int) -> None:
+    """Encode the kv heads x [n, G, D] of n tokens into cells offsets[r] of blocks[r] (int32).
+
+    Addresses, called by address. Eight tokens in a row go to memory as they are encoded, side by side.
+    """
+    geom = longs(geom_at, GEOM)
+    g, width, row = geom[GROUP], 4 * geom[DIM], 4 * geom[DIM] * n_kv
+    groups = geom[STORED] // g
+    # One allocation: several took a tenth of the time.
+    memory = np.empty(scratch_bytes(geom) + 4 * g, np.uint8)
+    r = 0
+    while r < n:
+        work, at = addr(memory), x + row * r
+        rows, together = _run(blocks + 4 * r, offsets + 4 * r, n - r)
+        if together and geom[FAMILY] != TRELLIS_:
+            for h in range(n_kv):
+                record = data + (np.int64(get_i32(blocks + 4 * r)) * n_kv + h) * geom[RECORD]
+                for i in range(groups):
+                    for lane in range(LANES):
+                        point(work, lane, at + row * lane + width * h, i, geom)
+                    encode_lanes(work, LANES, geom, table)
+                    t = np.int64(get_i32(offsets + 4 * r))
+                    tile_to_cells(work + TILE, work + SCALES, work + MINIMA, geom, record, t, i)
+        else:
+            _scattered(at, geom, table, data, n_kv, rows, blocks + 4 * r, offsets + 4 * r, work)
+        r += rows
+    # By name: an array that is only known by its address would be freed before this.
+    memory[0] = 0
 
 
 @kernel()
-def append_row(append: int, x: Any, geom: Any, table: Any, data: Any, block: int, offset: int) -> None:
-    """Encode the kv heads x [G, D] of one token into cell `offset` of `block`; append: entry of `append_cell`."""
-    invoke(append, (addr(x), addr(geom), addr(table), addr(data[block]), x.shape[0], np.int64(offset)))
+def _run(blocks: int, offsets: int, n: int) -> Any:
+    """How many tokens to take next, and whether they are 8 neighbours in a block; else those before the next such 8."""
+    length, r = 1, 1
+    while r < n and length < LANES:
+        same = get_i32(blocks + 4 * r) == get_i32(blocks + 4 * r - 4)
+        length = length + 1 if same and get_i32(offsets + 4 * r) == get_i32(offsets + 4 * r - 4) + 1 else 1
+        r += 1
+    if length < LANES:
+        return r, False
+    return (r, True) if r == LANES else (r - LANES, False)
+
+
+@kernel()
+def _scattered(
+    x: int, geom: Any, table: int, data: int, n_kv: int, n: int, blocks: int, offsets: int, work: int
+) -> None:
+    """The same for any cells: lanes are taken by groups, heads and tokens in turn."""
+    g, groups = geom[GROUP], geom[STORED] // geom[GROUP]
+    codes, total = work + scratch_bytes(geom), n * n_kv * groups
+    for first in range(0, total, LANES):
+        lanes = min(LANES, total - first)
+        for lane in range(lanes):
+            point(work, lane, x + 4 * geom[DIM] * ((first + lane) // groups), (first + lane) % groups, geom)
+        encode_lanes(work, lanes, geom, table)
+        for lane in range(lanes):
+            vector, i = (first + lane) // groups, (first + lane) % groups
+            r, h = vector // n_kv, vector % n_kv
+            scale, minimum = lane_codes(work, lane, g, codes)
+            record = data + (np.int64(get_i32(blocks + 4 * r)) * n_kv + h) * geom[RECORD]
+            group_to_cell(codes, scale, minimum, geom, record, np.int64(get_i32(offsets + 4 * r)), i)
 
 
 @kernel()
 def _append(append: int, x: Any, geom: Any, table: Any, data: Any, blocks: Any, offsets: Any) -> None:
-    for r in range(x.shape[0]):
-        append_row(append, x[r], geom, table, data, blocks[r], offsets[r])
+    places = addr(blocks), addr(offsets)
+    invoke(append, (addr(x), addr(geom), addr(table), addr(data), x.shape[1], x.shape[0], places[0], places[1]))
 
 
 @kernel()
-def _read(geom: Any, table: Any, data: Any, blocks: Any, out: Any) -> None:
-    y = np.empty(geom[STORED], np.float32)
-    codes = np.empty(geom[STORED], np.uint32)
-    scales = np.empty(geom[STORED], np.uint16)
+def _read(geom: Any, table: Any, data: Any, blocks: Any, codes: Any, y: Any, out: Any) -> None:
+    g = geom[GROUP]
     for i in range(blocks.shape[0]):
         for t in range(out.shape[1]):
-            for g in range(out.shape[2]):
-                cell_load(geom, data[blocks[i], g], t, codes, scales)
-                decode_row(codes, scales, geom, table, y)
-                out[i, t, g] = y[: geom[DIM]]
+            for h in range(out.shape[2]):
+                for k in range(geom[STORED] // g):
+                    scale, minimum = cell_to_group(geom, addr(data[blocks[i], h]), t, k, addr(codes))
+                    decode_group(addr(codes), scale, minimum, geom, addr(table), addr(y) + 4 * g * k)
+                if geom[CORE] > 0:
+                    rotate_back(y, geom, table)
+                out[i, t, h] = y[: geom[DIM]]
 
 
 @kernel()
-def _pack(geom: Any, data: Any, blocks: Any, out: Any) -> None:
-    codes = np.empty(geom[STORED], np.uint32)
-    scales = np.empty(geom[STORED], np.uint16)
+def _pack(geom: Any, data: Any, blocks: Any, codes: Any, out: Any) -> None:
     for i in range(blocks.shape[0]):
         for t in range(out.shape[1]):
-            for g in range(out.shape[2]):
-                cell_load(geom, data[blocks[i], g], t, codes, scales)
-                store_bytes(codes, scales, geom, out[i, t, g])
+            for h in range(out.shape[2]):
+                for k in range(geom[STORED] // geom[GROUP]):
+                    scale, minimum = cell_to_group(geom, addr(data[blocks[i], h]), t, k, addr(codes))
+                    to = addr(out[i, t, h]) + geom[GROUP_BYTES] * k
+                    group_to_bytes(addr(codes), scale, minimum, geom, to)
 
 
 @kernel()
-def _unpack(geom: Any, packed: Any, data: Any, blocks: Any) -> None:
-    codes = np.zeros(geom[STORED], np.uint32)
-    scales = np.empty(geom[STORED], np.uint16)
+def _unpack(geom: Any, packed: Any, data: Any, blocks: Any, codes: Any) -> None:
     for i in range(blocks.shape[0]):
         for t in range(packed.shape[1]):
-            for g in range(packed.shape[2]):
-                load_bytes(packed[i, t, g], geom, codes, scales)
-                cell_store(codes, scales, geom, data[blocks[i], g], t)
+            for h in range(packed.shape[2]):
+                for k in range(geom[STORED] // geom[GROUP]):
+                    given = addr(packed[i, t, h]) + geom[GROUP_BYTES] * k
+                    scale, minimum = bytes_to_group(given, geom, addr(codes))
+                    group_to_cell(addr(codes), scale, minimum, geom, addr(data[blocks[i], h]), t, k)
 
 
 def own(arena: KVArena) -> CpuArena:
@@ -108,15 +175,27 @@ def kv_append(arena: KVArena, x: F32, slots: Slots) -> None:
     """Encode x [R, n_kv, D] into the cells `slots`."""
     a = own(arena)
     _append(
-        entry(append_cell, 6), np.ascontiguousarray(x), a.geom, a.table, a.fields["data"], slots.blocks, slots.offsets
+        entry(append_cells, 8),
+        np.ascontiguousarray(x, np.float32),
+        a.geom,
+        a.table,
+        a.fields["data"],
+        np.ascontiguousarray(slots.blocks, np.int32),
+        np.ascontiguousarray(slots.offsets, np.int32),
     )
+
+
+def _group(a: CpuArena) -> I32:
+    """Room for the codes of a group."""
+    return np.zeros(int(a.geom[GROUP]), np.int32)
 
 
 def kv_read(arena: KVArena, blocks: I32) -> F32:
     """True-space values [n, block_size, n_kv, D] of whole blocks."""
     a = own(arena)
     out = np.empty((len(blocks), a.block_size, a.n_kv, a.head_dim), np.float32)
-    _read(a.geom, a.table, a.fields["data"], np.ascontiguousarray(blocks), out)
+    y = np.empty(int(a.geom[STORED]), np.float32)
+    _read(a.geom, a.table, a.fields["data"], np.ascontiguousarray(blocks), _group(a), y, out)
     return out
 
 
@@ -124,11 +203,11 @@ def kv_pack(arena: KVArena, blocks: I32) -> U8:
     """Packed layout [n, block_size, n_kv, packed_bytes(D)] of whole blocks."""
     a = own(arena)
     out = np.empty((len(blocks), a.block_size, a.n_kv, a.codec.packed_bytes(a.head_dim)), np.uint8)
-    _pack(a.geom, a.fields["data"], np.ascontiguousarray(blocks), out)
+    _pack(a.geom, a.fields["data"], np.ascontiguousarray(blocks), _group(a), out)
     return out
 
 
 def kv_unpack(arena: KVArena, blocks: I32, data: U8) -> None:
     """Store packed data [n, block_size, n_kv, packed_bytes(D)] into whole blocks."""
     a = own(arena)
-    _unpack(a.geom, np.ascontiguousarray(data), a.fields["data"], np.ascontiguousarray(blocks))
+    _unpack(a.geom, np.ascontiguousarray(data), a.fields["data"], np.ascontiguousarray(blocks), _group(a))

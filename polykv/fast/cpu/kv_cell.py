@@ -1,4 +1,7 @@
-"""Codes and scales of one head vector <-> one cell (token) of a resident record (`kv_layout` has the picture)."""
+"""Codes and scales of one group <-> one cell (token) of a resident record (`kv_layout` has the picture).
+
+All arguments are addresses; codes are int32 [g] (`encode_tile`).
+"""
 
 from __future__ import annotations
 
@@ -7,79 +10,91 @@ from typing import Any
 import numpy as np
 
 from polykv.fast.cpu._jit import kernel
-from polykv.fast.cpu.encode_row import F16_, F32_, Q4_0_, Q8_0_
-from polykv.fast.cpu.kv_layout import BLOCK, FAMILY, GROUP, SCALE_AT, STORED
-from polykv.fast.cpu.lift_simd import pack3
-from polykv.fast.cpu.simd import addr, get_i32, put_i8
+from polykv.fast.cpu.encode_bits import (
+    add_upper,
+    get_stream,
+    nibble_pair,
+    put_stream,
+    set_nibbles,
+    upper_word,
+)
+from polykv.fast.cpu.kv_layout import (
+    BF16_,
+    BITS,
+    BLOCK,
+    F16_,
+    F32_,
+    FAMILY,
+    GROUP,
+    HIGH_AT,
+    LLOYD_,
+    MIN_AT,
+    PREFIX,
+    Q4_1_,
+    Q5_1_,
+    Q8_0_,
+    ROW,
+    SCALE_AT,
+    STREAM,
+    TRELLIS_,
+)
+from polykv.fast.cpu.simd import get_i32, get_u8, get_u16, put_i8, put_i16, put_i32
 
 
 @kernel()
-def cell_store(codes: Any, scales: Any, geom: Any, rec: Any, t: int) -> None:
-    """Write token t of a record (uint8 [RECORD])."""
-    family, stored, group, block = geom[FAMILY], geom[STORED], geom[GROUP], geom[BLOCK]
+def group_to_cell(codes: int, scale: int, minimum: int, geom: Any, rec: int, t: int, i: int) -> None:
+    """Write group i of token t of a record."""
+    family, g, block, bits = geom[FAMILY], geom[GROUP], geom[BLOCK], geom[BITS]
+    first = g * i * block + t
     if family == F32_:
-        words = rec.view(np.uint32)
-        for j in range(stored):
-            words[j * block + t] = codes[j]
+        for j in range(g):
+            put_i32(rec + 4 * (first + j * block), get_i32(codes + 4 * j))
         return
-    if family == F16_:
-        halves = rec.view(np.uint16)
-        for j in range(stored):
-            halves[j * block + t] = np.uint16(codes[j])
+    if family in (F16_, BF16_):
+        for j in range(g):
+            put_i16(rec + 2 * (first + j * block), get_i32(codes + 4 * j))
         return
-    scale_words = rec.view(np.uint16)
-    scale_at = geom[SCALE_AT] // 2
-    for i in range(stored // group):
-        scale_words[scale_at + i * block + t] = scales[i]
-    if family == Q8_0_:
-        to, code = addr(rec) + t, addr(codes)
-        for j in range(stored):
-            put_i8(to + block * j, get_i32(code + 4 * j))
-    elif family == Q4_0_:
-        for i in range(stored // 32):
-            for j in range(16):
-                c = codes[32 * i + j] | (codes[32 * i + j + 16] << np.uint32(4))
-                rec[(16 * i + j) * block + t] = np.uint8(c)
+    put_i16(rec + geom[SCALE_AT] + 2 * (i * block + t), np.int32(scale))
+    if family in (Q4_1_, Q5_1_):
+        put_i16(rec + geom[MIN_AT] + 2 * (i * block + t), np.int32(minimum))
+    if family in (LLOYD_, TRELLIS_):
+        put_stream(codes, g, geom[PREFIX], bits, geom[PREFIX], rec + t * geom[ROW] + i * geom[STREAM])
+    elif family == Q8_0_:
+        for j in range(g):
+            put_i8(rec + first + j * block, get_i32(codes + 4 * j))
     else:
-        row = t * (stored // 8 * 3)
-        for i in range(stored // 8):
-            word = pack3(addr(codes) + 32 * i)
-            for b in range(3):
-                put_i8(addr(rec) + row + 3 * i + b, word >> (8 * b))
+        for j in range(16):
+            put_i8(rec + (16 * i + j) * block + t, nibble_pair(codes, j))
+        for w in range(bits - 4):
+            at = rec + geom[HIGH_AT] + 4 * ((i * (bits - 4) + w) * block + t)
+            put_i32(at, upper_word(codes, w, bits))
 
 
 @kernel()
-def cell_load(geom: Any, rec: Any, t: int, codes: Any, scales: Any) -> None:
-    """Read token t of a record."""
-    family, stored, group, block = geom[FAMILY], geom[STORED], geom[GROUP], geom[BLOCK]
+def cell_to_group(geom: Any, rec: int, t: int, i: int, codes: int) -> Any:
+    """Read group i of token t of a record; returns its scale and its minimum."""
+    family, g, block, bits = geom[FAMILY], geom[GROUP], geom[BLOCK], geom[BITS]
+    scale, minimum, first = np.int32(0), np.int32(0), g * i * block + t
     if family == F32_:
-        words = rec.view(np.uint32)
-        for j in range(stored):
-            codes[j] = words[j * block + t]
-        return
-    if family == F16_:
-        halves = rec.view(np.uint16)
-        for j in range(stored):
-            codes[j] = np.uint32(halves[j * block + t])
-        return
-    scale_words = rec.view(np.uint16)
-    scale_at = geom[SCALE_AT] // 2
-    for i in range(stored // group):
-        scales[i] = scale_words[scale_at + i * block + t]
-    if family == Q8_0_:
-        for j in range(stored):
-            codes[j] = np.uint32(rec[j * block + t])
-    elif family == Q4_0_:
-        for i in range(stored // 32):
-            for j in range(16):
-                c = rec[(16 * i + j) * block + t]
-                codes[32 * i + j] = np.uint32(c & 15)
-                codes[32 * i + j + 16] = np.uint32(c >> 4)
+        for j in range(g):
+            put_i32(codes + 4 * j, get_i32(rec + 4 * (first + j * block)))
+        return scale, minimum
+    if family in (F16_, BF16_):
+        for j in range(g):
+            put_i32(codes + 4 * j, get_u16(rec + 2 * (first + j * block)))
+        return scale, minimum
+    scale = get_u16(rec + geom[SCALE_AT] + 2 * (i * block + t))
+    if family in (Q4_1_, Q5_1_):
+        minimum = get_u16(rec + geom[MIN_AT] + 2 * (i * block + t))
+    if family in (LLOYD_, TRELLIS_):
+        get_stream(rec + t * geom[ROW] + i * geom[STREAM], g, 0, bits, geom[PREFIX], codes)
+    elif family == Q8_0_:
+        for j in range(g):
+            put_i32(codes + 4 * j, get_u8(rec + first + j * block))
     else:
-        row = t * (stored // 8 * 3)
-        for i in range(stored // 8):
-            word = np.uint32(0)
-            for b in range(3):
-                word |= np.uint32(rec[row + 3 * i + b]) << np.uint32(8 * b)
-            for j in range(8):
-                codes[8 * i + j] = (word >> np.uint32(3 * j)) & np.uint32(7)
+        for j in range(16):
+            set_nibbles(codes, j, get_u8(rec + (16 * i + j) * block + t))
+        for w in range(bits - 4):
+            at = rec + geom[HIGH_AT] + 4 * ((i * (bits - 4) + w) * block + t)
+            add_upper(codes, w, bits, get_i32(at))
+    return scale, minimum

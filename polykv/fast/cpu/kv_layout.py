@@ -1,18 +1,22 @@
 """The resident layout: where the codes of a block lie, and the constants that kernels read.
 
 A block of one kv head is one record of bytes, codes first, then the float16 scales, so that a kernel meets one array
-per side whatever the codec. B tokens of D' stored values (D' = head_dim in whole groups, see `Codec.group`):
+per side whatever the codec. B tokens of D' stored values (D' = head_dim in whole groups of g, see `Codec.group`):
 
-    F32, F16    values  [D', B]            dims-major: all tokens of dim 0, then of dim 1
-    Q8_0        int8    [D', B]            scales [D'/32, B]
-    Q4_0        bytes   [D'/32, 16, B]     low nibble = dim j of 32, high nibble = dim j + 16; scales [D'/32, B]
-    LLOYD_MAX   bits    [B, 3 D'/8 bytes]  token-major 3-bit stream, first value lowest; scales [D'/group, B]
+    F32, F16, BF16     values [D', B]           dims-major: all tokens of dim 0, then of dim 1
+    Q8_0               int8   [D', B]
+    Q4_0 Q4_1 IQ4_NL   bytes  [D'/32, 16, B]    low nibble = dim j of 32, high nibble = dim j + 16
+    Q5_0 Q5_1          the same, then uint32 [D'/32, 1, B]    bit j = fifth bit of dim j
+    Q6_0               the same, then uint32 [D'/32, 2, B]    bits 2 j, 2 j + 1 = upper bits of dim j of 16
+    LLOYD_MAX          bits   [B, D'/g, b g]    token-major stream of b bits per value, first value lowest
+    TRELLIS            bits   [B, D'/g, 6 + b g]    the same stream as in files, each group in whole bytes
+    scales             [D'/g, B], and then for Q4_1 and Q5_1 the minima [D'/32, B]
 
 The K side is read with lanes along tokens, the V side with lanes along dims. Types that are usual for K are dims-major
 and those usual for V token-major, which makes the usual pairs free of transposes; the others transpose while lifting.
-Three bits as a plain stream because 8 codes are then 3 bytes: one load, one variable shift and one table permute
-yield 8 values without a mask. The scales behind the codes also absorb the read past the last code. Groups are whole
-octets of codes and whole panels of 16 dims, because head_dim is a multiple of 16.
+Plain streams because 8 codes of b bits are then b bytes: one load, one variable shift and one look-up yield 8 values.
+The scales behind the codes also absorb the read past the last code. Groups are whole octets of codes and whole panels
+of 16 dims, because head_dim is a multiple of 16.
 """
 
 from __future__ import annotations
@@ -24,27 +28,44 @@ import numpy as np
 import numpy.typing as npt
 
 from polykv.errors import UnsupportedError
+from polykv.fast.cpu.simd_weights import IQ4
+from polykv.fast.cpu.trellis import PARTS, constants
 from polykv.hadamard import core, core_order
 from polykv.types import F32, Codec, Family, KVArena
 
 I64 = npt.NDArray[np.int64]
 
+# `Family` as integers, which is what kernels compare.
+F32_, F16_, BF16_ = int(Family.F32), int(Family.F16), int(Family.BF16)
+Q8_0_, Q6_0_, Q5_1_, Q5_0_ = int(Family.Q8_0), int(Family.Q6_0), int(Family.Q5_1), int(Family.Q5_0)
+Q4_1_, Q4_0_, IQ4_NL_ = int(Family.Q4_1), int(Family.Q4_0), int(Family.IQ4_NL)
+LLOYD_, TRELLIS_ = int(Family.LLOYD_MAX), int(Family.TRELLIS)
+RANGED = (Family.Q4_1, Family.Q5_1)
+LLOYD_BITS, TRELLIS_BITS = (2, 3, 4, 8), (2, 3)
+PLAIN = (Family.F32, Family.F16, Family.BF16)
+
 # Tokens that kernels take at a time; blocks are whole pieces.
 PIECE = 8
-# Entries of `geom`. CORE: order of the Paley factor of the group's Hadamard matrix.
-FAMILY, DIM, STORED, GROUP, BLOCK, SCALE_AT, RECORD, GROUP_BYTES, CORE, GEOM = range(10)
+# Entries of `geom`: the first is the family.
+# GROUP: values that are encoded together; for plain types, which have no groups, a panel's width.
+# HIGH_AT, SCALE_AT, MIN_AT: offsets in a record. GROUP_BYTES: of a group in files; codes begin at CODES_AT.
+# CORE: order of the Paley factor of the group's Hadamard matrix, 0 for types that are not rotated.
+# BITS: of a code. PREFIX: bits of a trellis state that are older than its symbol.
+# STREAM: bytes of a group of a token-major type, ROW: of a token. WEIGHTED: whether scales go to the softmax weights.
+FAMILY, DIM, STORED, GROUP, BLOCK, HIGH_AT, SCALE_AT, MIN_AT, RECORD, GROUP_BYTES, CODES_AT, CORE = range(12)
+BITS, PREFIX, STREAM, ROW, WEIGHTED, GEOM = range(12, 18)
 # The longest rotation group that is not made of blocks of 128, and the largest core of a group's matrix
 # (polykv/hadamard.py). Numbers of this file, because kernels contain them and are kept under a hash of their sources.
 LONGEST, WIDEST = 576, 36
-# Offsets in `table`: 16 centroids (the 8 twice, so that a 4-bit lane index needs no mask), thresholds, rotation signs,
-# and Paley's matrix twice: P transposed, by whose rows the product P y is summed, and P, for P^T y.
-CENTROIDS, THRESHOLDS, SIGNS1, SIGNS2 = 0, 16, 32, 32 + LONGEST
+# Offsets in `table`: levels (512 at most; fewer than 16 are repeated, so that an index of 3 or 4 bits needs no mask),
+# thresholds, rotation signs, Paley's matrix twice: P transposed, by whose rows the product P y is summed, and P, for
+# P^T y; the factor on norms; and what the search of a trellis reads (`trellis.constants`).
+LEVELS, THRESHOLDS, SIGNS1, SIGNS2 = 0, 512, 768, 768 + LONGEST
 FORWARD = SIGNS2 + LONGEST
 BACKWARD = FORWARD + WIDEST**2
-TABLE = BACKWARD + WIDEST**2
-# The types that there are kernels for.
-FAMILIES = (Family.F32, Family.F16, Family.Q8_0, Family.Q4_0, Family.LLOYD_MAX)
-TYPES = "f32, f16, q8_0, q4_0 and turbo3"
+ALPHA = BACKWARD + WIDEST**2
+TRELLIS = ALPHA + 8
+TABLE = TRELLIS + PARTS * 512
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,10 +82,9 @@ def codec_limit(codec: Codec, head_dim: int, block_size: int) -> str | None:
         return "kernels need a head_dim that is a multiple of 16"
     if block_size < PIECE or block_size % PIECE:
         return f"kernels need a block size that is a multiple of {PIECE}"
-    if codec.family not in FAMILIES or (codec.rotated and codec.bits != 3):
-        return f"there are kernels for {TYPES} only"
-    if codec.alpha != 1:
-        return f"kernels store norms as they are, without a factor of {codec.alpha:g}"
+    widths = {Family.LLOYD_MAX: LLOYD_BITS, Family.TRELLIS: TRELLIS_BITS}.get(codec.family)
+    if widths is not None and codec.bits not in widths:
+        return f"there are kernels for rotated codes of {', '.join(map(str, widths))} bits, not of {codec.bits}"
     return None
 
 
@@ -74,32 +94,68 @@ def layout(codec: Codec, head_dim: int, block_size: int) -> tuple[I64, F32]:
 
     Raises UnsupportedError for what `codec_limit` names; `polykv.load` asks before it allocates anything.
     """
-    return _layout(codec, head_dim, block_size, codec.group(head_dim), codec.resident_dim(head_dim))
+    group = codec.group(head_dim)
+    return _layout(codec, head_dim, block_size, group, codec.resident_dim(head_dim), codec.group_bytes(group), 0)
 
 
 @lru_cache(maxsize=64)
 def exchange_layout(codec: Codec, head_dim: int) -> tuple[I64, F32]:
     """The same for vectors in the groups of the exchange layout, which are stored nowhere. Raises UnsupportedError."""
-    return _layout(codec, head_dim, PIECE, codec.block, codec.padded(head_dim))
+    # Bytes that hold nothing: behind the norm, but behind the codes of a trellis.
+    reserved = 0 if codec.family == Family.TRELLIS else codec.block_bytes - codec.group_bytes(codec.block)
+    return _layout(codec, head_dim, PIECE, codec.block, codec.padded(head_dim), codec.block_bytes, reserved)
 
 
-def _layout(codec: Codec, head_dim: int, block_size: int, group: int, stored: int) -> tuple[I64, F32]:
+def _layout(
+    codec: Codec, head_dim: int, block_size: int, group: int, stored: int, group_bytes: int, reserved: int
+) -> tuple[I64, F32]:
     reason = codec_limit(codec, head_dim, block_size)
     if reason is not None:
         raise UnsupportedError(f"the backend cpu cannot store head_dim {head_dim} in blocks of {block_size}: {reason}")
-    scale_at = block_size * stored * codec.bits // 8
-    scales = 0 if group == 1 else stored // group * block_size * 2
+    plain, ranged, prefix = codec.family in PLAIN, codec.family in RANGED, _prefix(codec)
+    if plain:
+        group, group_bytes = 16, 16 * group_bytes
+    groups, stream = stored // group, -(-(prefix + codec.bits * group) // 8)
+    high_at = block_size * groups * (group // 2 if _nibbles(codec) else stream)
+    scale_at = block_size * groups * stream
+    min_at = scale_at + (0 if plain else 2 * groups * block_size)
+    end = min_at + (2 * groups * block_size if ranged else 0)
     # Nothing is read past a record: loads cover pieces of 8 tokens, and the last code has scales behind it.
-    record = -(-(scale_at + scales) // 16) * 16
-    m = core_order(group) if codec.rotated else 1
-    geom = [codec.family, head_dim, stored, group, block_size, scale_at, record, codec.group_bytes(group), m]
+    record = -(-end // 16) * 16
+    geom = np.zeros(GEOM, np.int64)
+    geom[[FAMILY, DIM, STORED, GROUP, BLOCK]] = codec.family, head_dim, stored, group, block_size
+    geom[[HIGH_AT, SCALE_AT, MIN_AT, RECORD]] = high_at, scale_at, min_at, record
+    geom[[GROUP_BYTES, CODES_AT]] = group_bytes, (0 if plain else 4 if ranged else 2) + reserved
+    geom[CORE] = core_order(group) if codec.rotated else 0
+    geom[[BITS, PREFIX, STREAM, ROW]] = codec.bits, prefix, stream, stream * groups
+    geom[WEIGHTED] = not plain and not ranged
+    return geom, _table(codec, group)
+
+
+def _prefix(codec: Codec) -> int:
+    return codec.prefix_bits if codec.family == Family.TRELLIS else 0
+
+
+def _nibbles(codec: Codec) -> bool:
+    """Whether codes are stored as nibbles and upper bits."""
+    return codec.block == 32 and codec.bits < 8
+
+
+def _table(codec: Codec, group: int) -> F32:
     table = np.zeros(TABLE, np.float32)
+    if codec.family == Family.IQ4_NL:
+        table[:16] = IQ4
     if codec.rotated:
-        table[CENTROIDS : CENTROIDS + 16] = np.tile(np.asarray(codec.centroids, np.float32), 2) * np.sqrt(
-            np.float32(codec.block / group)
-        )
-        table[THRESHOLDS : THRESHOLDS + 7] = codec.thresholds
+        levels = np.asarray(codec.centroids, np.float32) * np.sqrt(np.float32(codec.block / group))
+        levels = np.tile(levels, max(1, 16 // len(levels)))
+        m = core_order(group)
+        table[LEVELS : LEVELS + len(levels)] = levels
+        table[THRESHOLDS : THRESHOLDS + len(codec.thresholds)] = codec.thresholds
         table[SIGNS1 : SIGNS1 + group], table[SIGNS2 : SIGNS2 + group] = codec.signs(group)
         table[FORWARD : FORWARD + m * m] = core(m).T.reshape(-1)
         table[BACKWARD : BACKWARD + m * m] = core(m).reshape(-1)
-    return np.array(geom, np.int64), table
+        table[ALPHA] = codec.alpha
+    if codec.family == Family.TRELLIS:
+        searched = constants(codec, group)
+        table[TRELLIS : TRELLIS + len(searched)] = searched
+    return table

@@ -1,10 +1,10 @@
 """Codes of pieces of 8 tokens -> panels of 16 columns, the right operand of the two products of attention.
 
     K panel   16 tokens side by side, so that scores are q x panel.
-              Float and rotated types: float32 [D', 16], scales included.
-              Q8_0 and Q4_0: per 32 dims 16 rows of int16 pairs (dims 2i and 2i + 1 of 16 tokens), then the 16 scales.
+              Plain and rotated types, and those with minima: float32 [D', 16], scales included.
+              The others: per 32 dims 16 rows of int16 pairs (dims 2i and 2i + 1 of 16 tokens), then the 16 scales.
     V panel   float32 [n, 16], 16 dims side by side, so that outputs are weights x panel; without scales, which belong
-              to tokens and so go to the weights (`attend_values`).
+              to tokens and so go to the weights (`attend_values`), but for types with minima.
 
 A panel is 2 to 32 KiB and is used while it is in the L1 cache; its values are exactly the stored ones (rotated space
 for rotated codecs). Eight tokens at a time, wherever their record is: panels, and so the sums over them, know nothing
@@ -18,69 +18,40 @@ from typing import Any
 import numpy as np
 
 from polykv.fast.cpu._jit import kernel
-from polykv.fast.cpu.encode_row import F16_, F32_, LLOYD_, Q8_0_
-from polykv.fast.cpu.kv_layout import BLOCK, FAMILY, GROUP, PIECE, SCALE_AT, STORED
-from polykv.fast.cpu.lift_simd import pairs4, pairs8, table8, transpose8
-from polykv.fast.cpu.simd import get_i64, load_f, load_i8x8, load_u8x8, load_u16x8, prefetch, splat_i, store_f, store_i
-from polykv.fast.cpu.simd_math import field, low_half, mul_f, sub_i, to_f
+from polykv.fast.cpu.kv_layout import (
+    BITS,
+    BLOCK,
+    CORE,
+    FAMILY,
+    GROUP,
+    HIGH_AT,
+    IQ4_NL_,
+    PIECE,
+    Q4_0_,
+    Q8_0_,
+    SCALE_AT,
+    STORED,
+    STREAM,
+)
+from polykv.fast.cpu.lift_columns import STEP, columns16, half8
+from polykv.fast.cpu.lift_columns import WIDTH as WIDTH
+from polykv.fast.cpu.lift_simd import pairs4, pairs8, pairs_iq4, pairs_upper, transpose8, upper_pairs
+from polykv.fast.cpu.lift_stream import stream_lines, stream_square
+from polykv.fast.cpu.simd import get_i64, load_i, prefetch, store_f, store_i
 
-# Columns of a panel, the bytes of one of its rows, and rows of pairs per group of 32 dims.
-WIDTH = 16
-STEP = 64
+# Rows of pairs per group of 32 dims.
 PAIRS = 16
 
 
 @kernel()
-def _f16(p: int) -> Any:
-    return low_half(load_u16x8(p))
-
-
-@kernel()
-def _int8(p: int) -> Any:
-    return to_f(load_i8x8(p))
-
-
-@kernel()
-def _nibble(p: int, shift: Any) -> Any:
-    return to_f(sub_i(field(load_u8x8(p), shift, np.int32(15)), splat_i(np.int32(8))))
-
-
-@kernel()
-def _columns(rec: int, t: int, rec8: int, t8: int, geom: Any, first: int, last: int, out: int) -> None:
-    """Dims first..last-1 (borders of 16) of 8 tokens of a dims-major record, and of 8 of another, to rows of 16."""
-    family, block = geom[FAMILY], geom[BLOCK]
-    if family == F32_:
-        for d in range(first, last):
-            store_f(out, load_f(rec + 4 * (d * block + t)))
-            store_f(out + 32, load_f(rec8 + 4 * (d * block + t8)))
-            out += STEP
-    elif family == F16_:
-        for d in range(first, last):
-            store_f(out, _f16(rec + 2 * (d * block + t)))
-            store_f(out + 32, _f16(rec8 + 2 * (d * block + t8)))
-            out += STEP
-    elif family == Q8_0_:
-        for d in range(first, last):
-            store_f(out, _int8(rec + d * block + t))
-            store_f(out + 32, _int8(rec8 + d * block + t8))
-            out += STEP
-    else:
-        for d in range(first, last):
-            shift, at = np.int32(4 * ((d >> 4) & 1)), (d // 32 * 16 + d % 16) * block
-            store_f(out, _nibble(rec + at + t, shift))
-            store_f(out + 32, _nibble(rec8 + at + t8, shift))
-            out += STEP
-
-
-@kernel()
 def lift_pairs(rec: int, t: int, rec8: int, t8: int, geom: Any, out: int, near: int, near8: int) -> None:
-    """8 tokens from t of a record of Q8_0 or Q4_0, and 8 from t8 of another, to a K panel of pairs.
+    """8 tokens from t of a record of a type with signed codes, and 8 from t8 of another, to a K panel of pairs.
 
     As many bytes as are read are asked for from `near` and `near8`: what comes after these pieces.
     """
-    block = geom[BLOCK]
+    block, family = geom[BLOCK], geom[FAMILY]
     for group in range(geom[STORED] // 32):
-        if geom[FAMILY] == Q8_0_:
+        if family == Q8_0_:
             p, p8 = rec + 32 * group * block + t, rec8 + 32 * group * block + t8
             for _ in range(PAIRS // 4):
                 near, near8 = _ask(near, near8)
@@ -91,20 +62,53 @@ def lift_pairs(rec: int, t: int, rec8: int, t8: int, geom: Any, out: int, near: 
                     p8 += 2 * block
                     out += STEP
         else:
-            for shift in range(0, 8, 4):
+            near, near8 = _ask(near, near8)
+            near, near8 = _ask(near, near8)
+            if family in (Q4_0_, IQ4_NL_):
+                _nibble_pairs(rec + 16 * group * block + t, family == Q4_0_, block, out)
+                _nibble_pairs(rec8 + 16 * group * block + t8, family == Q4_0_, block, out + 32)
+            else:
                 near, near8 = _ask(near, near8)
-                p, p8 = rec + 16 * group * block + t, rec8 + 16 * group * block + t8
-                for _ in range(PAIRS // 2):
-                    store_i(out, pairs4(p, p + block, np.int32(shift)))
-                    store_i(out + 32, pairs4(p8, p8 + block, np.int32(shift)))
-                    p += 2 * block
-                    p8 += 2 * block
-                    out += STEP
+                _pairs_with_upper(rec, t, geom, group, out)
+                _pairs_with_upper(rec8, t8, geom, group, out + 32)
+            out += PAIRS * STEP
         near, near8 = _ask(near, near8)
         at = geom[SCALE_AT] + 2 * group * block
-        store_f(out, _f16(rec + at + 2 * t))
-        store_f(out + 32, _f16(rec8 + at + 2 * t8))
+        store_f(out, half8(rec + at + 2 * t))
+        store_f(out + 32, half8(rec8 + at + 2 * t8))
         out += STEP
+
+
+@kernel()
+def _nibble_pairs(p: int, signed: bool, block: int, out: int) -> None:
+    """32 dims of codes of 4 bits, less 8, or replaced by the values of IQ4_NL."""
+    for shift in range(0, 8, 4):
+        at = p
+        for _ in range(PAIRS // 2):
+            if signed:
+                store_i(out, pairs4(at, at + block, np.int32(shift)))
+            else:
+                store_i(out, pairs_iq4(at, at + block, np.int32(shift)))
+            at += 2 * block
+            out += STEP
+
+
+@kernel()
+def _pairs_with_upper(rec: int, t: int, geom: Any, group: int, out: int) -> None:
+    """32 dims of codes of 5 or 6 bits, less their middle."""
+    block, extra = geom[BLOCK], geom[BITS] - 4
+    word = rec + geom[HIGH_AT] + 4 * (group * extra * block + t)
+    middle = np.int32(8 << extra)
+    for half in range(2):
+        # Upper bits of these 16 dims: half a word, or a whole one.
+        upper = load_i(word + 4 * (half * (extra - 1) * block))
+        first = 16 * half * (2 - extra)
+        p = rec + 16 * group * block + t
+        for j in range(0, WIDTH, 2):
+            high = upper_pairs(upper, np.int32(first + j * extra), np.int32(extra))
+            store_i(out, pairs_upper(p, p + block, np.int32(4 * half), high, middle))
+            p += 2 * block
+            out += STEP
 
 
 @kernel()
@@ -116,20 +120,16 @@ def _ask(near: int, near8: int) -> Any:
 
 
 @kernel()
-def _transposed(rec: int, t: int, geom: Any, table: int, dims: int, out: int, square: int) -> None:
+def _squares(rec: int, t: int, geom: Any, table: int, dims: int, out: int) -> None:
     """All dims of 8 tokens from t of a token-major record to halves of rows of 16 at `out`."""
-    values, row, group = load_f(table), geom[STORED] // 8 * 3, geom[GROUP]
-    codes, scales = rec + t * row, rec + geom[SCALE_AT] + 2 * t
-    for begin in range(0, dims, group):
-        scale = _f16(scales)
+    group, bits, row = geom[GROUP], geom[BITS], geom[STREAM] * (geom[STORED] // geom[GROUP])
+    scales = rec + geom[SCALE_AT] + 2 * t
+    for i in range(dims // group):
+        scale, codes = half8(scales), rec + t * row + i * geom[STREAM]
         scales += 2 * geom[BLOCK]
-        for _ in range(begin, begin + group, 8):
-            for i in range(PIECE):
-                store_f(square + 32 * i, table8(values, codes + i * row))
-            transpose8(square, 32, out, STEP)
-            for i in range(8):
-                store_f(out + i * STEP, mul_f(load_f(out + i * STEP), scale))
-            codes += 3
+        for _ in range(0, group, 8):
+            stream_square(geom, codes, table, scale, out)
+            codes += bits
             out += 8 * STEP
 
 
@@ -139,11 +139,13 @@ def lift_k(rec: int, t: int, rec8: int, t8: int, geom: Any, table: int, dims: in
 
     Addresses: records, table of the codec, panel, 256 bytes of scratch.
     """
-    if geom[FAMILY] == LLOYD_:
-        _transposed(rec, t, geom, table, dims, panel, square)
-        _transposed(rec8, t8, geom, table, dims, panel + 32, square)
-    else:
-        _columns(rec, t, rec8, t8, geom, 0, dims, panel)
+    if geom[CORE] > 0:
+        _squares(rec, t, geom, table, dims, panel)
+        _squares(rec8, t8, geom, table, dims, panel + 32)
+        return
+    for d in range(0, dims, WIDTH):
+        columns16(rec, t, geom, table, d, panel + d * STEP)
+        columns16(rec8, t8, geom, table, d, panel + d * STEP + 32)
 
 
 @kernel()
@@ -153,27 +155,23 @@ def lift_v(rec: int, first: int, pieces: int, geom: Any, table: int, dim: int, p
     Addresses: int64 per piece, its record and its first token there (one piece more when their number is odd); table of
     the codec, panel, 1024 bytes of scratch.
     """
-    if geom[FAMILY] != LLOYD_:
-        for i in range(0, 8 * pieces, 16):
-            records, tokens = rec + i, first + i
-            rec0, rec8, t, t8 = get_i64(records), get_i64(records + 8), get_i64(tokens), get_i64(tokens + 8)
-            _columns(rec0, t, rec8, t8, geom, dim, dim + WIDTH, square)
-            for half in range(2):
-                transpose8(square + 32 * half, STEP, panel, STEP)
-                transpose8(square + 32 * half + 8 * STEP, STEP, panel + 32, STEP)
-                panel += PIECE * STEP
+    if geom[CORE] > 0:
+        group, row = geom[GROUP], geom[STREAM] * (geom[STORED] // geom[GROUP])
+        offset = dim // group * geom[STREAM] + dim % group // 8 * geom[BITS]
+        for i in range(0, 8 * pieces, 8):
+            stream_lines(geom, get_i64(rec + i) + offset + get_i64(first + i) * row, table, panel)
+            panel += PIECE * STEP
         return
-    values, row = load_f(table), geom[STORED] // 8 * 3
-    for i in range(0, 8 * pieces, 8):
-        codes = get_i64(rec + i) + dim // 8 * 3 + get_i64(first + i) * row
-        for _ in range(PIECE):
-            store_f(panel, table8(values, codes))
-            store_f(panel + 32, table8(values, codes + 3))
-            codes += row
-            panel += STEP
+    for i in range(0, 8 * pieces, 16):
+        columns16(get_i64(rec + i), get_i64(first + i), geom, table, dim, square)
+        columns16(get_i64(rec + i + 8), get_i64(first + i + 8), geom, table, dim, square + 32)
+        for half in range(2):
+            transpose8(square + 32 * half, STEP, panel, STEP)
+            transpose8(square + 32 * half + 8 * STEP, STEP, panel + 32, STEP)
+            panel += PIECE * STEP
 
 
 @kernel()
 def scales8(rec: int, t: int, geom: Any, group: int) -> Any:
     """The scales of 8 tokens from t of a record, for one group of dims."""
-    return _f16(rec + geom[SCALE_AT] + 2 * (group * geom[BLOCK] + t))
+    return half8(rec + geom[SCALE_AT] + 2 * (group * geom[BLOCK] + t))

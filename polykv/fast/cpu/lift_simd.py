@@ -7,11 +7,10 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from polykv.fast.cpu.simd import fold
 from polykv.fast.cpu.simd_core import (
-    F32,
     F32X8,
     I8,
+    I16,
     I16X16,
     I32,
     I32X8,
@@ -21,13 +20,17 @@ from polykv.fast.cpu.simd_core import (
     Level,
     call,
     const,
+    features,
     level,
     op,
     read,
     spread,
 )
+from polykv.fast.cpu.simd_weights import IQ4
 
 HAS_PERMUTE = level() >= Level.AVX2
+# Two registers as one table of 16.
+HAS_WIDE = "avx512vl" in features()
 _SHIFTS = ir.Constant(I32X8, [0, 3, 6, 9, 12, 15, 18, 21])
 
 
@@ -47,6 +50,14 @@ def look_up(b: Any, table: Any, index: Any) -> Any:
     return level_[0]
 
 
+def look_up16(b: Any, low: Any, high: Any, index: Any) -> Any:
+    """Emit entry index & 15 of the 16 float32 low, high."""
+    if HAS_WIDE:
+        return call(b, "llvm.x86.avx512.vpermi2var.ps.256", F32X8, low, index, high)
+    upper = b.icmp_unsigned("!=", b.and_(index, const(I32X8, 8)), const(I32X8, 0))
+    return b.select(upper, look_up(b, high, index), look_up(b, low, index))
+
+
 def codes8(b: Any, p: Any) -> Any:
     """Emit the 8 three-bit codes in the 3 bytes at p, in the low bits of their lanes; 4 bytes are read."""
     return b.lshr(spread(b, read(b, p, I32)), _SHIFTS)
@@ -62,22 +73,6 @@ def table8(b: Any, table: Any, p: Any) -> Any:
 def pick8(b: Any, table: Any, index: Any) -> Any:
     """table[index] of 8 float32 at `table`, for indices 0 .. 7."""
     return look_up(b, read(b, table, F32X8), index)
-
-
-@op(Ints, Floats, Addr)
-def rank8(b: Any, x: Any, thresholds: Any) -> Any:
-    """How many of the 7 float32 at `thresholds` a lane is not below."""
-    rank = const(I32X8, 0)
-    for k in range(7):
-        limit = spread(b, read(b, b.add(thresholds, ir.IntType(64)(4 * k)), F32))
-        rank = b.sub(rank, b.sext(b.fcmp_unordered(">=", x, limit), I32X8))
-    return rank
-
-
-@op(types.int32, Addr)
-def pack3(b: Any, codes: Any) -> Any:
-    """The 8 three-bit codes in the uint32 at `codes` as 24 bits, the first lowest."""
-    return fold(b, b.shl(read(b, codes, I32X8), _SHIFTS), lambda b, x, y: b.or_(x, y))
 
 
 def transposed(b: Any, rows: list[Any]) -> list[Any]:
@@ -112,12 +107,54 @@ def pairs8(b: Any, p: Any, q: Any) -> Any:
     return b.bitcast(b.sext(_interleaved(b, p, q), I16X16), I32X8)
 
 
+def _half_bytes(b: Any, p: Any, q: Any, shift: Any) -> Any:
+    """Emit four bits of every byte at p and q in turns."""
+    kind = ir.VectorType(I8, 16)
+    return b.and_(b.lshr(_interleaved(b, p, q), spread(b, b.trunc(shift, I8), 16)), const(kind, 15))
+
+
 @op(Ints, Addr, Addr, types.int32)
 def pairs4(b: Any, p: Any, q: Any, shift: Any) -> Any:
     """The same of the four bits from `shift` (0 or 4) of every byte, less 8."""
     kind = ir.VectorType(I8, 16)
-    bits = b.lshr(_interleaved(b, p, q), spread(b, b.trunc(shift, I8), 16))
-    return b.bitcast(b.sext(b.sub(b.and_(bits, const(kind, 15)), const(kind, 8)), I16X16), I32X8)
+    return b.bitcast(b.sext(b.sub(_half_bytes(b, p, q, shift), const(kind, 8)), I16X16), I32X8)
+
+
+@op(Ints, Addr, Addr, types.int32)
+def pairs_iq4(b: Any, p: Any, q: Any, shift: Any) -> Any:
+    """The same bits replaced by the values of IQ4_NL."""
+    index, kind = _half_bytes(b, p, q, shift), ir.VectorType(I8, 16)
+    if HAS_PERMUTE:
+        found = call(b, "llvm.x86.ssse3.pshuf.b.128", kind, ir.Constant(kind, [v & 255 for v in IQ4]), index)
+    else:
+        found = const(kind, IQ4[0] & 255)
+        for i in range(1, 16):
+            found = b.select(b.icmp_unsigned("==", index, const(kind, i)), const(kind, IQ4[i] & 255), found)
+    return b.bitcast(b.sext(found, I16X16), I32X8)
+
+
+@op(Ints, Ints, types.int32, types.int32)
+def upper_pairs(b: Any, word: Any, n: Any, bits: Any) -> Any:
+    """Two fields of `bits` bits from bit n on, moved to bit 4 of the halves of every lane."""
+    x, one = b.lshr(word, spread(b, n)), I32(1)
+    mask = spread(b, b.sub(b.shl(one, bits), one))
+    low, high = b.and_(x, mask), b.and_(b.lshr(x, spread(b, bits)), mask)
+    return b.or_(b.shl(low, const(I32X8, 4)), b.shl(high, const(I32X8, 20)))
+
+
+@op(Ints, Addr, Addr, types.int32, Ints, types.int32)
+def pairs_upper(b: Any, p: Any, q: Any, shift: Any, upper: Any, middle: Any) -> Any:
+    """The same four bits with upper bits in their places, less `middle`."""
+    low = b.bitcast(b.zext(_half_bytes(b, p, q, shift), I16X16), I32X8)
+    code = b.bitcast(b.or_(low, upper), I16X16)
+    return b.bitcast(b.sub(code, spread(b, b.trunc(middle, I16), 16)), I32X8)
+
+
+@op(Floats, Addr, Ints)
+def pick16(b: Any, table: Any, index: Any) -> Any:
+    """table[index] of 16 float32 at `table`, for indices 0 .. 15."""
+    low, high = read(b, table, F32X8), read(b, b.add(table, ir.IntType(64)(32)), F32X8)
+    return look_up16(b, low, high, index)
 
 
 @op(Floats, Floats)

@@ -95,6 +95,24 @@ def put_i8(b: Any, p: Any, x: Any) -> None:
     write(b, p, b.trunc(x, I8))
 
 
+@op(types.void, Addr, types.int32)
+def put_i16(b: Any, p: Any, x: Any) -> None:
+    """Store the low half of x at p."""
+    write(b, p, b.trunc(x, I16))
+
+
+@op(types.int32, Addr)
+def get_u16(b: Any, p: Any) -> Any:
+    """The uint16 at p."""
+    return b.zext(read(b, p, I16), I32)
+
+
+@op(types.int32, Addr)
+def get_u8(b: Any, p: Any) -> Any:
+    """The byte at p."""
+    return b.zext(read(b, p, I8), I32)
+
+
 @op(types.void, Addr, types.int64)
 def put_i64(b: Any, p: Any, x: Any) -> None:
     """Store an int64 at p."""
@@ -111,6 +129,12 @@ def get_f64(b: Any, p: Any) -> Any:
 def store_i(b: Any, p: Any, v: Any) -> None:
     """Store 32 bytes at p."""
     write(b, p, v)
+
+
+@op(Ints, Addr)
+def load_i(b: Any, p: Any) -> Any:
+    """8 int32 at p."""
+    return read(b, p, I32X8)
 
 
 @op(Floats, Addr)

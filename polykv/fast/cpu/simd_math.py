@@ -64,6 +64,12 @@ def shl(b: Any, x: Any, n: Any) -> Any:
     return b.shl(x, spread(b, n))
 
 
+@op(Ints, Ints, Ints, types.int32)
+def join_i(b: Any, x: Any, y: Any, n: Any) -> Any:
+    """x | y << n."""
+    return b.or_(x, b.shl(y, spread(b, n)))
+
+
 @op(Ints, Ints, types.int32, types.int32)
 def field(b: Any, x: Any, n: Any, bits: Any) -> Any:
     """(x >> n) & bits: a bit field of every lane."""
@@ -123,6 +129,12 @@ def max_f(b: Any, x: Any, y: Any) -> Any:
     return b.select(b.fcmp_ordered(">", x, y), x, y)
 
 
+@op(Floats, Floats, Floats)
+def min_f(b: Any, x: Any, y: Any) -> Any:
+    """The smaller; y when either is NaN."""
+    return b.select(b.fcmp_ordered("<", x, y), x, y)
+
+
 @op(Floats, Floats)
 def abs_f(b: Any, x: Any) -> Any:
     """|x|."""
@@ -149,6 +161,12 @@ def round_i(b: Any, x: Any) -> Any:
     """Nearest integer, halves away from zero; out of range saturates, NaN gives 0."""
     whole = call(b, "llvm.round.v8f32", F32X8, x)
     return call(b, "llvm.fptosi.sat.v8i32.v8f32", I32X8, whole)
+
+
+@op(Ints, Floats)
+def floats_i(b: Any, x: Any) -> Any:
+    """The bits of float32."""
+    return b.bitcast(x, I32X8)
 
 
 @op(Floats, Ints)

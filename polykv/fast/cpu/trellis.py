@@ -80,6 +80,7 @@ def constants(codec: Codec, group: int) -> F32:
     return table
 
 
+@kernel()
 def work_bytes(group: int) -> Any:
     """Bytes of scratch memory for groups of up to `group` values: the costs before and after every step."""
     return TOGETHER * CLASSES * (group + 1)
