@@ -1,4 +1,4 @@
-"""Training codebooks: chosen on one corpus, accepted on another; files of codebooks, and what they must not mix with."""
+"""Training codebooks: chosen on one corpus, accepted on another; codebook files, and what they must not mix with."""
 
 from __future__ import annotations
 
