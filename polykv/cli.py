@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "inspect": ("inspect", "What a GGUF file holds."),
     "plan": ("plan", "Memory of a cache before anything is loaded."),
     "tiers": ("tiers", "Names of K/V types and what they cost."),
+    "train-codebook": ("train_codebook", "A codebook for a trellis type, if there is a better one."),
     "doctor": ("doctor", "What works on this machine, and why not."),
     "pull": ("pull", "Bring a catalogue model into the cache."),
 }

@@ -18,6 +18,7 @@ import numpy as np
 from polykv import ops as operations
 from polykv.agent import Agent
 from polykv.cache.codecs import parse_tiers
+from polykv.cache.codecs.trellis import with_codebooks
 from polykv.cache.plan import MemoryPlan, plan_memory
 from polykv.cache.pool import KVPool
 from polykv.cache.sequence import Sequence
@@ -53,6 +54,7 @@ def load(
     *,
     backend: str = "cpu",
     kv: str = DEFAULT_KV,
+    codebooks: Iterable[str | Path] = (),
     activations: str | None = None,
     ctx: int | None = None,
     cache_tokens: int | None = None,
@@ -62,7 +64,8 @@ def load(
     """Open a model.
 
     model: path of a GGUF file, a name of the catalogue, or `hf:org/repo[:file]`. backend: "cpu" or "ref".
-    kv: tier `K/V` of the cache, with optional overrides per layer (`q8_0/turbo3,0-1=f16`). activations: "f32" (exact)
+    kv: tier `K/V` of the cache, with optional overrides per layer (`q8_0/turbo3,0-1=f16`).
+    codebooks: files that replace the codebooks of trellis types in `kv` (`polykv.codebook`). activations: "f32" (exact)
     or "q8" (rows rounded to int8 per 32 values before each matrix product; default of cpu). ctx: longest sequence in
     tokens (default: the model's, at most 8192). cache_tokens: cells of all sequences together (default 4 * ctx).
     threads: worker threads of the cpu backend (default: all cores). chunk: prompt tokens per step.
@@ -82,7 +85,7 @@ def load(
         raise ConfigError(f"a context of {context} tokens is outside 1..{limit}, the range of this model")
     loaded = loaded.for_context(context)
     _set_threads(backend, threads)
-    tiers = parse_tiers(kv, len(loaded.config.layers))
+    tiers = with_codebooks(parse_tiers(kv, len(loaded.config.layers)), codebooks)
     stored = CacheConfig(tiers)
     check_model(ops, loaded, stored)
     cells = SEQUENCES_OF_FULL_LENGTH * context if cache_tokens is None else cache_tokens

@@ -38,8 +38,8 @@ ALLOWED: dict[str, set[str]] = {
     "model": BASE | {"ops", "cache", "page_cache"},
 }
 # `doctor` describes the installed backends; `llm` sets the number of threads of the one it loads; `notes` says where it
-# falls back.
-EXTRA: dict[str, set[str]] = {"doctor": {"fast"}, "llm": {"fast"}, "notes": {"fast"}}
+# falls back. `codebook` makes tables with the search of both, which no model asks for.
+EXTRA: dict[str, set[str]] = {"doctor": {"fast"}, "llm": {"fast"}, "notes": {"fast"}, "codebook": {"ref", "fast"}}
 THIRD_PARTY: dict[str, set[str]] = {"ref": {"numpy"}, "fast": {"numpy", "numba", "llvmlite", "platformdirs"}}
 
 

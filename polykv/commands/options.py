@@ -28,6 +28,13 @@ model_option = click.option(
 kv_option = click.option(
     "--kv", default="q8_0/turbo3", show_default=True, metavar="K/V", help="Cache types; per layer: q8_0/turbo3,0-1=f16."
 )
+codebook_option = click.option(
+    "--codebook",
+    "codebooks",
+    multiple=True,
+    metavar="FILE",
+    help="Codebook of a trellis type of --kv, raw float32 (polykv train-codebook); may be repeated.",
+)
 backend_option = click.option("--backend", type=click.Choice(BACKENDS), default="cpu", show_default=True)
 json_option = click.option("--json", "as_json", is_flag=True, help="The last line of output is one JSON object.")
 max_tokens_option = click.option(
@@ -51,6 +58,7 @@ def _chain(*options: Decorator) -> Decorator:
 run_options = _chain(
     model_option,
     kv_option,
+    codebook_option,
     click.option("--ctx", type=click.IntRange(min=1), default=None, help="Longest sequence in tokens."),
     backend_option,
     click.option(
@@ -94,6 +102,7 @@ def open_model(values: dict[str, Any], out: Output, compiling: Compiling) -> LLM
             values["model"],
             backend=values["backend"],
             kv=values["kv"],
+            codebooks=values["codebooks"],
             activations=values["activations"],
             ctx=values["ctx"],
             threads=values["threads"],

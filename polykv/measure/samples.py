@@ -65,7 +65,7 @@ def of_model(
     From layers that have the head_dim of the first one; of all their kv heads so many, evenly spread, as give about
     VALUES values. on_progress(done, total) counts tokens.
     """
-    held = _read(model, ids, ops, on_progress)
+    held = keys_and_values(model, ids, ops, on_progress)
     dim = model.config.layers[0].head_dim
     found = []
     for name, side in (("K", [k for k, _ in held]), ("V", [v for _, v in held])):
@@ -97,10 +97,10 @@ def of_layer(model: Model, ids: list[int], ops: LoadedOps, layer: int) -> LayerV
     asking = replace(
         cut, config=replace(cut.config, layers=(*layers[:layer], config)), attention=(*attention[:layer], w)
     )
-    return LayerVectors(_read(asking, ids, ops, None)[layer][0], *_read(cut, ids, ops, None)[layer])
+    return LayerVectors(keys_and_values(asking, ids, ops, None)[layer][0], *keys_and_values(cut, ids, ops, None)[layer])
 
 
-def _read(
+def keys_and_values(
     model: Model, ids: list[int], ops: LoadedOps, on_progress: Callable[[int, int], None] | None
 ) -> list[tuple[F32, F32]]:
     """K and V [T, G, D] of every layer, exact: the last TOKENS tokens that all layers still hold."""

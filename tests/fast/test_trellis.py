@@ -31,12 +31,8 @@ def _eight(p: int, bits: int, table: int, states: int, values: int) -> None:
 
 def search(c: Codec, x: np.ndarray) -> np.ndarray:
     """Paths [n, g] of x [n, g]."""
-    n, g = x.shape
-    x, work = np.ascontiguousarray(x, np.float32), np.full(trellis.work_bytes(g), 0xFF, np.uint8)
-    states, table = np.full((n, g), 1 << 20, np.uint32), trellis.constants(c, g)
-    memory = (a.ctypes.data for a in (table, work, states))
-    trellis.search(x.ctypes.data, n, g, c.bits, *memory)
-    return states.astype(np.int64)
+    states: np.ndarray = trellis.viterbi(x, np.array(c.centroids, np.float32), c.bits)
+    return states
 
 
 def costs(c: Codec, x: np.ndarray, states: np.ndarray) -> np.ndarray:
@@ -106,6 +102,11 @@ def test_values_that_are_no_numbers_give_some_path(name: str) -> None:
     c, x = codec(name), np.zeros((3, 64), np.float32)
     x[0], x[1, 5], x[2, 7] = np.nan, np.inf, 1e30
     assert (search(c, x) < len(c.centroids)).all()
+
+
+def test_other_trellises_are_refused() -> None:
+    with pytest.raises(ValueError, match="no kernel for 2 bits and a codebook of shape"):
+        trellis.viterbi(np.zeros((1, 8), np.float32), np.zeros(512, np.float32), 2)
 
 
 @pytest.mark.parametrize("g", GROUPS)

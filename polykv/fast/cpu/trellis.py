@@ -59,13 +59,16 @@ TOGETHER = 4
 
 @lru_cache(maxsize=64)
 def constants(codec: Codec, group: int) -> F32:
-    """The codebook of a trellis codec as kernels read it, float32 [PARTS, states] without dimensions.
+    """The codebook of a trellis codec as kernels read it for groups of `group` values, float32 [PARTS states]."""
+    table = _constants(np.array(codec.centroids, np.float32), codec.bits, np.sqrt(np.float32(codec.block / group)))
+    table.flags.writeable = False
+    return table
 
-    The codebook; the same in the units of groups of `group` values; in the order of even and of odd steps; and the rank
-    of a state among equally good last ones.
-    """
-    n, book = len(codec.centroids), np.array(codec.centroids, np.float32)
-    if codec.bits == 3:
+
+def _constants(book: F32, bits: int, scale: np.float32) -> F32:
+    """The codebook; the same in the units of a group; in the order of even and of odd steps; ranks of last states."""
+    n = len(book)
+    if bits == 3:
         # [u, j, p], see `simd_trellis`.
         cube = book.reshape(8, 8, 8)
         orders = cube.transpose(2, 0, 1), cube.transpose(1, 2, 0)
@@ -74,10 +77,21 @@ def constants(codec: Codec, group: int) -> F32:
         orders = (book.reshape(4, 2, 8, 4).transpose(2, 3, 0, 1).reshape(8, 8, 4),) * 2
     s = np.arange(n)
     rank = _reversed(s >> 5, n // 32) * 32 + _reversed(s & 31, 32)
-    scaled = book * np.sqrt(np.float32(codec.block / group))
-    table = np.concatenate([book, scaled, *(o.ravel() for o in orders), rank], dtype=np.float32)
-    table.flags.writeable = False
-    return table
+    return np.concatenate([book, book * scale, *(o.ravel() for o in orders), rank], dtype=np.float32)
+
+
+def viterbi(x: F32, codebook: F32, bits: int) -> Any:
+    """The states int64 [n, g] of the paths of least squared error for x [n, g] (twin of `ref.trellis.viterbi`).
+
+    The codebook has 64 << bits float32, bits is 2 or 3.
+    """
+    if bits not in (2, 3) or codebook.shape != (64 << bits,):
+        raise ValueError(f"no kernel for {bits} bits and a codebook of shape {codebook.shape}")
+    x, table = np.ascontiguousarray(x, np.float32), _constants(codebook.astype(np.float32), bits, np.float32(1))
+    n, g = x.shape
+    work, states = np.empty(work_bytes(g), np.uint8), np.empty((n, g), np.uint32)
+    search(x.ctypes.data, n, g, bits, table.ctypes.data, work.ctypes.data, states.ctypes.data)
+    return states.astype(np.int64)
 
 
 @kernel()
