@@ -6,8 +6,8 @@ per side whatever the codec. B tokens of D' stored values (D' = head_dim in whol
     F32, F16, BF16     values [D', B]           dims-major: all tokens of dim 0, then of dim 1
     Q8_0               int8   [D', B]
     Q4_0 Q4_1 IQ4_NL   bytes  [D'/32, 16, B]    low nibble = dim j of 32, high nibble = dim j + 16
-    Q5_0 Q5_1          the same, then uint32 [D'/32, 1, B]    bit j = fifth bit of dim j
-    Q6_0               the same, then uint32 [D'/32, 2, B]    bits 2 j, 2 j + 1 = upper bits of dim j of 16
+    Q5_0 Q5_1          the same, then uint32 [D'/32, 1, B]    byte k, bit s = fifth bit of dim 4 s + k of 32
+    Q6_0               the same, then uint32 [D'/32, 2, B]    byte k, bits 2 s = upper bits of dim 4 s + k of 16
     LLOYD_MAX          bits   [B, D'/g, b g]    token-major stream of b bits per value, first value lowest
     TRELLIS            bits   [B, D'/g, 6 + b g]    the same stream as in files, each group in whole bytes
     scales             [D'/g, B], and then for Q4_1 and Q5_1 the minima [D'/32, B]

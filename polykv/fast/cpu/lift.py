@@ -102,10 +102,11 @@ def _pairs_with_upper(rec: int, t: int, geom: Any, group: int, out: int) -> None
     for half in range(2):
         # Upper bits of these 16 dims: half a word, or a whole one.
         upper = load_i(word + 4 * (half * (extra - 1) * block))
-        first = 16 * half * (2 - extra)
+        first = 4 * half * (2 - extra)
         p = rec + 16 * group * block + t
         for j in range(0, WIDTH, 2):
-            high = upper_pairs(upper, np.int32(first + j * extra), np.int32(extra))
+            n = 8 * (j & 3) + extra * (first + (j >> 2))
+            high = upper_pairs(upper, np.int32(n), np.int32(extra))
             store_i(out, pairs_upper(p, p + block, np.int32(4 * half), high, middle))
             p += 2 * block
             out += STEP
