@@ -65,7 +65,11 @@ FORWARD = SIGNS2 + LONGEST
 BACKWARD = FORWARD + WIDEST**2
 ALPHA = BACKWARD + WIDEST**2
 TRELLIS = ALPHA + 8
-TABLE = TRELLIS + PARTS * 512
+# Of tables of more than 16 levels, which attention reads rounded: the rounded levels, what 1 of 32767 is worth, and the
+# levels as int16, in planes of 512 low and 512 high bytes (`lift_words`).
+ROUNDED = TRELLIS + PARTS * 512
+WORTH, PLANES = ROUNDED + 512, ROUNDED + 513
+TABLE = PLANES + 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,7 +159,18 @@ def _table(codec: Codec, group: int) -> F32:
         table[FORWARD : FORWARD + m * m] = core(m).T.reshape(-1)
         table[BACKWARD : BACKWARD + m * m] = core(m).reshape(-1)
         table[ALPHA] = codec.alpha
+        if len(codec.centroids) > 16:
+            whole, table[WORTH] = _whole(levels)
+            table[ROUNDED : ROUNDED + len(levels)] = whole * table[WORTH]
+            planes = table[PLANES : PLANES + 256].view(np.uint8).reshape(2, 512)
+            planes[:, : len(levels)] = whole.astype("<i2").view(np.uint8).reshape(-1, 2).T
     if codec.family == Family.TRELLIS:
         searched = constants(codec, group)
         table[TRELLIS : TRELLIS + len(searched)] = searched
     return table
+
+
+def _whole(levels: F32) -> tuple[F32, np.float32]:
+    """Levels as integers, the largest 32767, and what 1 of it is worth."""
+    worth = np.float32(np.abs(levels).max() / 32767)
+    return np.rint(levels / worth).astype(np.float32), worth
