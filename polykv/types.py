@@ -224,10 +224,11 @@ class Angles:
 
 @dataclass(frozen=True, eq=False)
 class Equalizer:
-    """Factors of a layer's channels, float32 [D], the same for all heads (docs/CALIBRATION.md).
+    """Factors of a layer's channels (docs/CALIBRATION.md): k, v float32 [G, D], q, out float32 [H, D].
 
-    k multiplies keys before they are stored, q = 1/k the queries, both after rope: scores stay what they were. v and
-    out = 1/v do the same to values and to the outputs of attention. None = stored as they are.
+    k multiplies keys before they are stored, q the queries, with 1/k of the kv head that a query head reads, both after
+    rope: scores stay what they were. v and out do the same to values and to the outputs of attention. None = stored as
+    they are.
     """
 
     k: F32 | None = None

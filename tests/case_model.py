@@ -108,8 +108,9 @@ def attention_weights(shape: Shape) -> AttentionWeights:
 
 
 def equalizer(rng: np.random.Generator, shape: Shape) -> Equalizer:
-    k, v = (np.exp2(normal(rng, shape.head_dim).clip(-1, 1)) for _ in range(2))
-    return Equalizer(k, 1 / k, *((v, 1 / v) if shape.equalized == "kv" else ()))
+    k, v = (np.exp2(normal(rng, shape.n_kv, shape.head_dim).clip(-1, 1)) for _ in range(2))
+    q, out = (np.repeat(1 / f, shape.n_heads // shape.n_kv, axis=0) for f in (k, v))
+    return Equalizer(k, q, *((v, out) if shape.equalized == "kv" else ()))
 
 
 def mlp_weights(shape: Shape) -> MlpWeights:

@@ -58,12 +58,12 @@ def _add(x: Any, bias: int) -> None:
 
 @kernel()
 def _scale(x: Any, factors: int) -> None:
-    """Every row of x [n, D] times the vector [D] at an address, if any."""
+    """x [n, D] times the vector [n D] at an address, if any."""
     if factors:
-        f = floats(factors, x.shape[1])
+        f = floats(factors, x.shape)
         for i in range(x.shape[0]):
             for d in range(x.shape[1]):
-                x[i, d] *= f[d]
+                x[i, d] *= f[i, d]
 
 
 @kernel()
