@@ -18,17 +18,15 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from quality import CHUNK, TRUTH, bytes_per_token, commit, digits, divergence, log_softmax, pool
+from quality import TRUTH, commit, digits
 
+from polykv import ops as operations
 from polykv.cache.calibration import Calibration
-from polykv.cache.sequence import Sequence
 from polykv.calibrator import calibrate
 from polykv.catalogue import resolve
-from polykv.model.loader import Model, load_model
-from polykv.model.runner import Logits, Runner
+from polykv.measure.quality import Quality, compare
+from polykv.model.loader import load_model
 from polykv.text.tokenizer import Tokenizer
-from polykv.types import Activations
 
 PAIRS = "q8_0/turbo3,turbo3/turbo3,turbo3/q8_0,q4_0/q4_0,q4_0/turbo3"
 VARIANTS = ("none", "innerq", "balanced", "balanced K and V")
@@ -56,11 +54,7 @@ def main() -> None:
     result: dict[str, Any] = {"machine": args.machine, "commit": commit(), "backend": args.backend, "models": {}}
     result |= {"calibrated": name_of(args.calibrate), "scored": name_of(args.score), "activations": "f32"}
     for name in args.models.split(","):
-        found = measure_model(name, seen, held_out, args)
-        result["models"][name] = found
-        for kv, variants in found["pairs"].items():
-            for variant, x in variants.items():
-                print(f"{name:8} {kv:14} {variant:17} KL {x['kl_mean']:.5f}  99 % {x['kl_p99']:.4f}", flush=True)
+        result["models"][name] = measure_model(name, seen, held_out, args)
     print(json.dumps(result))
 
 
@@ -88,45 +82,27 @@ def measure_model(name: str, seen: str, held_out: str, args: argparse.Namespace)
             strict=True,
         )
     )
+    ops, pairs, found = operations.load(args.backend), args.pairs.split(","), {}
+    for variant, calibration in factors.items():
+        found[variant] = compare(model, ids, pairs, ops=ops, truth=TRUTH, calibration=calibration)
+        for kv, q in found[variant].items():
+            print(f"{name:8} {kv:14} {variant:17} KL {q.kl_mean:.5f}  99 % {q.kl_p99:.4f}", flush=True)
     return {
         "name": model.config.name,
         "tokens": len(ids),
         "calibration_tokens": balanced.tokens,
         "predicted": {"innerq": innerq.k_noise, "balanced": balanced.k_noise, "balanced V": balanced.v_noise},
-        "pairs": {kv: measure(model, ids, kv, factors, args.backend) for kv in args.pairs.split(",")},
+        "pairs": {kv: {variant: figures(q[kv]) for variant, q in found.items()} for kv in pairs},
     }
 
 
-def measure(
-    model: Model, ids: list[int], kv: str, factors: dict[str, Calibration], backend: str
-) -> dict[str, dict[str, float]]:
-    """Quality of one pair with each of the calibrations, against float32."""
-    sides = {name: start(model, kv, len(ids), c, backend) for name, c in factors.items()}
-    truth = start(model, TRUTH, len(ids), Calibration(), backend)
-    kl: dict[str, list[np.ndarray]] = {name: [] for name in factors}
-    same: dict[str, list[np.ndarray]] = {name: [] for name in factors}
-    for at in range(0, len(ids), CHUNK):
-        want = log_softmax(truth[0].step([(truth[1], ids[at : at + CHUNK])], Logits.ALL))
-        for name, (runner, sequence) in sides.items():
-            mine = log_softmax(runner.step([(sequence, ids[at : at + CHUNK])], Logits.ALL))
-            kl[name].append(divergence(want, mine))
-            same[name].append(want.argmax(axis=1) == mine.argmax(axis=1))
+def figures(q: Quality) -> dict[str, float]:
     return {
-        name: {
-            "bytes_per_token": bytes_per_token(sides[name][1].pool),
-            "kl_mean": float(np.concatenate(kl[name]).mean()),
-            "kl_p99": float(np.quantile(np.concatenate(kl[name]), 0.99)),
-            "same_top": float(np.concatenate(same[name]).mean()),
-        }
-        for name in factors
+        "bytes_per_token": q.bytes_per_token,
+        "kl_mean": q.kl_mean,
+        "kl_p99": q.kl_p99,
+        "same_top": q.same_top,
     }
-
-
-def start(model: Model, kv: str, tokens: int, calibration: Calibration, backend: str) -> tuple[Runner, Sequence]:
-    """A runner over an empty cache of one pair and one calibration, and a sequence."""
-    cache = pool(model, kv, tokens, backend)
-    cache.equalize(calibration)
-    return Runner(cache.ops, model, cache, Activations.F32), Sequence(cache)
 
 
 def rows(result: dict[str, Any]) -> list[str]:

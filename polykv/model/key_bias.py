@@ -75,8 +75,8 @@ def asked_tiers(kv: str, n: int) -> tuple[tuple[Tier, ...], frozenset[int]]:
     Raises ConfigError for anything else.
     """
     first, comma, overrides = kv.partition(",")
-    word, colon, pair = first.strip().partition(":")
-    if word != AUTO:
+    word, colon, pair = first.partition(":")
+    if word.strip() != AUTO:
         return parse_tiers(kv, n), frozenset()
     base = pair.strip() if colon else DEFAULT_KV
     # A layer that an override names has the same tier whatever stands in front.
@@ -91,7 +91,8 @@ def protect_keys(
     """The tier of every layer, and a check of each layer whose keys have a bias.
 
     In the layers `free`, K becomes the first type of LADDER that holds the keys and has as many bits as V, when the
-    asked one does not; where none of them does, the last. The backend must be able to run the model as asked.
+    asked one does not; where none of them does, the last. To hold keys is to do no worse than the asked type would
+    without a bias, so q8_0 is enough where turbo3 was asked for. The backend must be able to run the model as asked.
     """
     used, checks = list(asked), []
     for i, (w, layer) in enumerate(zip(model.attention, model.config.layers, strict=True)):

@@ -55,7 +55,7 @@ def test_nothing_changes_without_quantization(name: str, backend: str, values: b
     want = one_shot(tiny_runner(name, backend), ids)
     runner = runner_with(random_calibration(name, values), name, backend)
     np.testing.assert_allclose(one_shot(runner, ids), want, atol=3e-5)
-    layers = len(runner.transformer.layers)
+    layers = len(runner.transformer.stack.layers)
     assert runner.counters.k_scaled == runner.counters.q_scaled == 100 * layers
     assert runner.pool.counters["unscaled"] == 0
 
@@ -94,7 +94,7 @@ def test_attention_on_scaled_keys_is_attention_on_lifted_ones(backend: str, kv: 
     runner, ids = runner_with(random_calibration("llama", values=True), "llama", backend, kv), random_ids(64)
     ops, pool, sequence = runner.transformer.ops, runner.pool, Sequence(runner.pool)
     runner.step([(sequence, ids)], Logits.NONE)
-    w = runner.transformer.layers[0].attention
+    w = runner.transformer.stack.layers[0].attention
     blocks = np.ascontiguousarray(sequence.block_tables[0].ids, np.int32)
     q = np.random.default_rng(3).standard_normal((1, w.n_heads, w.head_dim)).astype(np.float32)
     one = Segments.of([Segment(blocks, 0, 64, np.zeros(1, np.int32))], np.array([63], np.int32))
