@@ -15,17 +15,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from polykv.calibrator import calibrate
     from polykv.engine_request import Generation
     from polykv.exchange import dequantize, quantize
     from polykv.llm import LLM, load
     from polykv.sampling import SamplingParams
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "Generation", "SamplingParams", "__version__", "dequantize", "load", "quantize"]
+__all__ = ["LLM", "Generation", "SamplingParams", "__version__", "calibrate", "dequantize", "load", "quantize"]
 
 _HOME = {
     "LLM": "polykv.llm",
     "load": "polykv.llm",
+    "calibrate": "polykv.calibrator",
     "Generation": "polykv.engine_request",
     "SamplingParams": "polykv.sampling",
     "quantize": "polykv.exchange",

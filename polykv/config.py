@@ -77,6 +77,7 @@ class LayerConfig:
     softcap: float = 0.0
     qk_norm: bool = False
     post_norms: bool = False
+    qkv_bias: bool = False
     glu: Glu = Glu.SILU
 
 

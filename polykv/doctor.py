@@ -14,7 +14,7 @@ import platform
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from importlib import metadata
@@ -45,13 +45,14 @@ class Check:
     text: str
 
 
-def examine() -> list[Check]:
-    """All checks, most basic first."""
+def examine(calibrations: Mapping[str, str | None] | None = None) -> list[Check]:
+    """All checks, most basic first. calibrations: files of factors to look at, by what they are for ("K", "V")."""
     checks = [*_basics()]
     if any(c.state is State.BAD for c in checks):
         # Looking further would only repeat the same fault.
         return checks
-    return [*checks, *_cpu(), *_models(), _disk(), _gpu()]
+    files = [_calibration(side, path) for side, path in (calibrations or {}).items() if path is not None]
+    return [*checks, *_cpu(), *_models(), *files, _disk(), _gpu()]
 
 
 def _basics() -> Iterator[Check]:
@@ -166,6 +167,20 @@ def _models() -> Iterator[Check]:
             yield Check(f"model {entry.name}", State.NOTE, text)
         else:
             yield Check(f"model {entry.name}", State.OK, str(path))
+
+
+def _calibration(side: str, path: str) -> Check:
+    """What a calibration file holds."""
+    from polykv.cache.calibration import describe
+    from polykv.cache.calibration_file import read_slots
+
+    name = f"calibration of {side}"
+    try:
+        slots = read_slots(path)
+    except PolyKVError as e:
+        return Check(name, State.BAD, str(e))
+    more = f"; and {len(slots) - 1} more" if len(slots) > 1 else ""
+    return Check(name, State.OK, f"{path}: {describe(slots[0])}{more}; `polykv plan -m MODEL` says if it fits a model")
 
 
 def _disk() -> Check:

@@ -17,7 +17,9 @@ import numpy as np
 
 from polykv import ops as operations
 from polykv.agent import Agent
-from polykv.cache.codecs import parse_tiers
+from polykv.cache.calibration import Calibration
+from polykv.cache.calibration_file import read_calibration
+from polykv.cache.codecs import DEFAULT_KV, tiers_text
 from polykv.cache.codecs.trellis import with_codebooks
 from polykv.cache.plan import MemoryPlan, plan_memory
 from polykv.cache.pool import KVPool
@@ -29,6 +31,7 @@ from polykv.engine_options import Options, make_request
 from polykv.engine_request import Generation, Request
 from polykv.engine_stream import Stream
 from polykv.errors import ConfigError, PromptError
+from polykv.model.key_bias import AUTO, KeyCheck, asked_tiers, protect_keys
 from polykv.model.loader import Model, load_model
 from polykv.model.runner import Logits, Runner
 from polykv.model.support import check_model
@@ -40,7 +43,6 @@ from polykv.text.chat import ChatTemplate
 from polykv.text.tokenizer import Tokenizer
 from polykv.types import F32, Activations
 
-DEFAULT_KV = "q8_0/turbo3"
 DEFAULT_CONTEXT = 8192
 # Arrays grow on demand, so room for a few sequences of full length costs nothing until it is used.
 SEQUENCES_OF_FULL_LENGTH = 4
@@ -60,15 +62,19 @@ def load(
     cache_tokens: int | None = None,
     threads: int | None = None,
     chunk: int = 512,
+    calibration: str | Path | Calibration | None = None,
+    calibration_v: str | Path | None = None,
 ) -> LLM:
     """Open a model.
 
     model: path of a GGUF file, a name of the catalogue, or `hf:org/repo[:file]`. backend: "cpu" or "ref".
-    kv: tier `K/V` of the cache, with optional overrides per layer (`q8_0/turbo3,0-1=f16`).
+    kv: tier `K/V` of the cache, with optional overrides per layer (`q8_0/turbo3,0-1=f16`), or `auto`, which gives K
+    more bits in layers whose key bias needs them (`polykv.model.key_bias`).
     codebooks: files that replace the codebooks of trellis types in `kv` (`polykv.codebook`). activations: "f32" (exact)
     or "q8" (rows rounded to int8 per 32 values before each matrix product; default of cpu). ctx: longest sequence in
     tokens (default: the model's, at most 8192). cache_tokens: cells of all sequences together (default 4 * ctx).
-    threads: worker threads of the cpu backend (default: all cores). chunk: prompt tokens per step.
+    threads: worker threads of the cpu backend (default: all cores). chunk: prompt tokens per step. calibration: file of
+    factors for the channels of K (`polykv calibrate`), or what `polykv.calibrate` found; calibration_v: file for V.
 
     Raises a PolyKVError for anything that is wrong with the file or the arguments.
     """
@@ -85,19 +91,31 @@ def load(
         raise ConfigError(f"a context of {context} tokens is outside 1..{limit}, the range of this model")
     loaded = loaded.for_context(context)
     _set_threads(backend, threads)
-    tiers = with_codebooks(parse_tiers(kv, len(loaded.config.layers)), codebooks)
+    asked, free = asked_tiers(kv, len(loaded.config.layers))
+    asked = with_codebooks(asked, codebooks)
+    check_model(ops, loaded, CacheConfig(asked))
+    tiers, checks = protect_keys(ops, loaded, asked, free, CacheConfig.block_size)
     stored = CacheConfig(tiers)
-    check_model(ops, loaded, stored)
     cells = SEQUENCES_OF_FULL_LENGTH * context if cache_tokens is None else cache_tokens
     cache = KVPool(ops, loaded.config, stored, fingerprint=loaded.fingerprint, max_tokens=cells)
+    cache.equalize(_calibration(calibration, calibration_v))
     runner = Runner(ops, loaded, cache, _activations(backend, activations))
     tokenizer = Tokenizer.from_gguf(loaded.gguf.metadata)
     template = ChatTemplate.from_gguf(loaded.gguf.metadata, tokenizer)
     engine = Engine(ops, runner, tokenizer, context=context, chunk=chunk)
-    llm = LLM(loaded, ops, engine, Prompts(tokenizer, template), kv)
+    name = tiers_text(tiers) if kv.strip().startswith(AUTO) else kv
+    llm = LLM(loaded, ops, engine, Prompts(tokenizer, template), name, checks)
     if ctx is None and context < limit:
         llm.note(shorter_context(context, limit))
     return llm
+
+
+def _calibration(k: str | Path | Calibration | None, v: str | Path | None) -> Calibration:
+    if not isinstance(k, Calibration):
+        return read_calibration(k, v)
+    if v is not None:
+        raise ConfigError("calibration_v goes with a file for K: a Calibration has both sides")
+    return k
 
 
 def _activations(backend: str, name: str | None) -> Activations:
@@ -121,7 +139,17 @@ def _set_threads(backend: str, threads: int | None) -> None:
 class LLM:
     """One model with its cache and engine. Threads may share it and take turns; an agent or a stream belongs to one."""
 
-    def __init__(self, model: Model, ops: operations.LoadedOps, engine: Engine, prompts: Prompts, kv: str) -> None:
+    def __init__(
+        self,
+        model: Model,
+        ops: operations.LoadedOps,
+        engine: Engine,
+        prompts: Prompts,
+        kv: str,
+        key_checks: tuple[KeyCheck, ...] = (),
+    ) -> None:
+        # key_checks: of the layers whose keys have a bias.
+        self.key_checks = key_checks
         self.model, self.ops, self.engine, self.prompts, self.kv = model, ops, engine, prompts, kv
         self.config, self.tokenizer, self.context = model.config, prompts.tokenizer, engine.context
         self._said: list[str] = []
@@ -143,6 +171,10 @@ class LLM:
     @property
     def activations(self) -> Activations:
         return self.engine.runner.transformer.activations
+
+    def equalize(self, calibration: str | Path | Calibration, calibration_v: str | Path | None = None) -> None:
+        """Use a calibration (see `load`) from now on. Raises ConfigError once anything was stored without it."""
+        self.cache.equalize(_calibration(calibration, calibration_v))
 
     # -- text ----------------------------------------------------------------------------------------------------
     def tokenize(self, text: str, special: bool = True) -> list[int]:

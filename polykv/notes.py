@@ -27,6 +27,7 @@ def session_notes(llm: LLM) -> Iterator[str]:
     yield from llm.tokenizer.notes
     yield from _activations(llm)
     yield from _padding(llm)
+    yield from (str(check) for check in llm.key_checks if check.lost)
     if llm.ops.name == "cpu":
         yield from _cpu()
 

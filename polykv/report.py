@@ -41,6 +41,8 @@ def make_report(llm: LLM) -> Report:
         "backend": llm.ops.name,
         "activations": llm.activations.name.lower(),
         "kv": llm.kv,
+        "calibration": llm.cache.calibration.identity(),
+        "key_bias": [asdict(check) for check in llm.key_checks],
         "context": llm.context,
         "layers": [_layer(llm, i) for i in range(len(llm.config.layers))],
         "ops": dict(llm.ops.source),
@@ -95,6 +97,7 @@ def _summary(report: Report) -> RenderableType:
     table = Table("", "", title=f"{report['model']['name']} on {report['backend']}", show_header=False)
     for name, value in (
         ("K/V", report["kv"]),
+        ("calibration", report["calibration"]),
         ("activations", report["activations"]),
         ("context", f"{report['context']:,} tokens"),
         ("weights", megabytes(report["bytes"]["weights"])),

@@ -223,8 +223,24 @@ class Angles:
 
 
 @dataclass(frozen=True, eq=False)
+class Equalizer:
+    """Factors of a layer's channels (docs/CALIBRATION.md): k, v float32 [G, D], q, out float32 [H, D].
+
+    k multiplies keys before they are stored, q the queries, with 1/k of the kv head that a query head reads, both after
+    rope: scores stay what they were. v and out do the same to values and to the outputs of attention. None = stored as
+    they are.
+    """
+
+    k: F32 | None = None
+    q: F32 | None = None
+    v: F32 | None = None
+    out: F32 | None = None
+
+
+@dataclass(frozen=True, eq=False)
 class AttentionWeights:
-    """Weights and constants of one attention block. Norm weights are float32 [E] or [D]; None = the step is absent."""
+    """Weights and constants of one attention block. Norm weights are float32 [E] or [D], biases [H D] or [G D]; None =
+    the step is absent."""
 
     norm: F32
     wq: QuantTensor
@@ -241,6 +257,10 @@ class AttentionWeights:
     window: int  # keys a query sees including itself; 0 = all
     softcap: float  # 0 = none
     eps: float
+    q_bias: F32 | None = None
+    k_bias: F32 | None = None
+    v_bias: F32 | None = None
+    equalizer: Equalizer = Equalizer()
 
 
 @dataclass(frozen=True, eq=False)

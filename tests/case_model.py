@@ -14,6 +14,7 @@ from polykv.types import (
     Activations,
     Angles,
     AttentionWeights,
+    Equalizer,
     Glu,
     HeadWeights,
     Layer,
@@ -25,7 +26,8 @@ from polykv.types import (
 
 @dataclass(frozen=True)
 class Shape:
-    """One layer: a llama-like one has neither q/k norms nor post norms, a gemma-like one has both."""
+    """One layer: a llama-like one has neither q/k norms nor post norms, a gemma-like one has both. bias: of q, k and v.
+    equalized: channels of what is stored have factors, those of K alone ("k") or of K and V ("kv")."""
 
     name: str
     embd: int
@@ -37,12 +39,16 @@ class Shape:
     kinds: tuple[WeightType, WeightType]
     window: int = 0
     softcap: float = 0.0
+    bias: bool = False
+    equalized: str = ""
 
 
 LLAMA = Shape("llama", 576, 9, 3, 64, 1536, False, (WeightType.Q4_1, WeightType.Q8_0))
 GEMMA = Shape("gemma", 640, 4, 1, 256, 2048, True, (WeightType.Q5_0, WeightType.Q8_0), window=100)
 KQUANT = Shape("kquant", 256, 4, 4, 80, 512, False, (WeightType.Q4_K, WeightType.F16), softcap=20.0)
-SHAPES = (LLAMA, GEMMA, KQUANT)
+QWEN = Shape("qwen", 256, 4, 2, 64, 512, False, (WeightType.Q4_0, WeightType.Q8_0), bias=True, equalized="kv")
+EQUAL = Shape("equal", 256, 4, 1, 80, 512, True, (WeightType.Q5_0, WeightType.Q8_0), window=100, equalized="k")
+SHAPES = (LLAMA, GEMMA, KQUANT, QWEN, EQUAL)
 
 # Rounding to int8 is a step function: where two backends differ in the last bit just at a step, one code of an
 # activation or of a key differs, and with it the row (measured: 1e-3, when it hits an early V that all later rows
@@ -94,7 +100,17 @@ def attention_weights(shape: Shape) -> AttentionWeights:
         window=shape.window,
         softcap=shape.softcap,
         eps=1e-6,
+        q_bias=normal(rng, width) if shape.bias else None,
+        k_bias=normal(rng, narrow) if shape.bias else None,
+        v_bias=normal(rng, narrow) if shape.bias else None,
+        equalizer=equalizer(rng, shape) if shape.equalized else Equalizer(),
     )
+
+
+def equalizer(rng: np.random.Generator, shape: Shape) -> Equalizer:
+    k, v = (np.exp2(normal(rng, shape.n_kv, shape.head_dim).clip(-1, 1)) for _ in range(2))
+    q, out = (np.repeat(1 / f, shape.n_heads // shape.n_kv, axis=0) for f in (k, v))
+    return Equalizer(k, q, *((v, out) if shape.equalized == "kv" else ()))
 
 
 def mlp_weights(shape: Shape) -> MlpWeights:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from case_attention import Plan, Seq, layer
 from case_base import normal, packed, runs, seeded, weight
-from case_model import GEMMA, LLAMA, Shape, angles_of, attention_weights, mlp_weights
+from case_model import GEMMA, LLAMA, QWEN, Shape, angles_of, attention_weights, mlp_weights
 
 from polykv.cache.codecs import parse_tier
 from polykv.config import CacheConfig
@@ -122,7 +122,7 @@ def test_attend_threads(name: str) -> None:
 
 
 @pytest.mark.parametrize("activations", Activations)
-@pytest.mark.parametrize("shape", [LLAMA, GEMMA], ids=lambda s: s.name)
+@pytest.mark.parametrize("shape", [LLAMA, GEMMA, QWEN], ids=lambda s: s.name)
 @plans
 def test_attention_block_rows(name: str, plan: Plan, shape: Shape, activations: Activations) -> None:
     ops = load(name)

@@ -17,7 +17,7 @@ from polykv.model.runner import Logits, Runner
 from polykv.types import F32, Activations
 
 MODELS = Path(__file__).parent / "golden" / "models"
-NAMES = ("llama", "llama_rope_linear", "llama_rope_llama3", "gemma3")
+NAMES = ("llama", "llama_rope_linear", "llama_rope_llama3", "qwen2", "qwen2_rope_yarn", "gemma3")
 WEIGHTS = ("f16", "q8_0")
 BACKENDS = ("ref", "cpu")
 

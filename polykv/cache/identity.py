@@ -10,6 +10,7 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass, fields
 
+from polykv.cache.calibration import NONE
 from polykv.config import CacheConfig, ModelConfig
 from polykv.errors import FormatError, MismatchError
 
@@ -32,7 +33,10 @@ _WORDS: dict[str, tuple[str, bool]] = {
     "tiers": ("tier", True),
     "tables": ("codec table", True),
     "ropes": ("rope", True),
+    "calibration": ("calibration", False),
 }
+# Fields that are written only when they say something: files without a calibration stay as they were before it existed.
+_OPTIONAL = {"calibration": NONE}
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,7 @@ class Identity:
     """Everything that decides what the bytes of a block mean; tuples have one item per layer.
 
     model: fingerprint of the weights. windows: 0 = full attention. tables: ids of the codebooks of K and V.
+    calibration: `Calibration.identity` of the factors that stored channels are multiplied with.
     """
 
     version: int
@@ -51,6 +56,7 @@ class Identity:
     tiers: tuple[str, ...]
     tables: tuple[str, ...]
     ropes: tuple[str, ...]
+    calibration: str = NONE
 
     @staticmethod
     def of(model: ModelConfig, cache: CacheConfig, fingerprint: str) -> Identity:
@@ -86,7 +92,8 @@ class Identity:
         return hashlib.blake2b(self.to_json().encode(), digest_size=16).digest()
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), sort_keys=True)
+        told = {name: value for name, value in asdict(self).items() if value != _OPTIONAL.get(name)}
+        return json.dumps(told, sort_keys=True)
 
     @staticmethod
     def from_json(text: str, where: object) -> Identity:
@@ -99,8 +106,10 @@ class Identity:
             # Another version may have other fields: name the version, not the first unknown field.
             advice = "a later polykv wrote it" if raw["version"] > FORMAT_VERSION else _ANEW
             raise MismatchError(_WORDS["version"][0], raw["version"], FORMAT_VERSION, advice=advice)
-        if not isinstance(raw, dict) or set(raw) != {f.name for f in fields(Identity)}:
+        names = {f.name for f in fields(Identity)}
+        if not isinstance(raw, dict) or not names - set(_OPTIONAL) <= set(raw) <= names:
             raise FormatError(where, "identity", f"must have exactly the fields {', '.join(_WORDS)}")
+        raw = _OPTIONAL | raw
         values: dict[str, object] = {}
         for f in fields(Identity):
             item = int if "int" in str(f.type) else str

@@ -10,16 +10,17 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from polykv.cache.blocks import BlockManager
+from polykv.cache.calibration import Calibration
 from polykv.cache.identity import Identity
 from polykv.config import CacheConfig, ModelConfig
 from polykv.errors import CapacityError, ConfigError
 from polykv.ops import Ops
-from polykv.types import Codec, KVArena, LayerKV
+from polykv.types import F32, I32, Codec, Equalizer, KVArena, LayerKV
 
 if TYPE_CHECKING:
     from polykv.cache.sequence import Sequence
@@ -56,9 +57,9 @@ class KVPool:
 
     max_tokens: cells that each group may grow to; blocks of a finished sequence stay as prefix cache within it.
     salt: caches with different salts never find each other's prefixes.
-    `counters`: "grown" (times an arena was enlarged), "prefix_tokens" (reused by attach), and those of
-    `plan_segments`: "segments", "shared_segments", "shared_rows" (rows served by a segment that others read too),
-    "shared_cells" and "cells" (cells read by a step, once per segment).
+    `counters`: "grown" (times an arena was enlarged), "prefix_tokens" (reused by attach), "unscaled" (cells of a layer
+    whose factors `read` undid), and those of `plan_segments`: "segments", "shared_segments", "shared_rows" (rows served
+    by a segment that others read too), "shared_cells" and "cells" (cells read by a step, once per segment).
 
     Raises ConfigError for tiers that do not fit the model or a block size that is not a multiple of 8.
     """
@@ -84,7 +85,11 @@ class KVPool:
         self.block_size = cache.block_size
         self.max_blocks = -(-max_tokens // cache.block_size)
         self.identity = Identity.of(model, cache, fingerprint)
-        self.seed = hashlib.blake2b(self.identity.hash_seed() + salt, digest_size=16).digest()
+        self._salt = salt
+        # Where the chains of prefix hashes begin.
+        self.seed = self._make_seed()
+        self.calibration = Calibration()
+        self.equalizers: tuple[Equalizer, ...] = self.calibration.equalizers(model)
         self.counters: Counter[str] = Counter()
         self.groups = make_groups(model)
         self._group_of = {i: g.index for g in self.groups for i in g.layers}
@@ -101,6 +106,38 @@ class KVPool:
         self.sequences: WeakSet[Sequence] = WeakSet()
         self.torn = self.lost = False
         self._layers = [LayerKV(alloc(t.k, i), alloc(t.v, i)) for i, t in enumerate(cache.tiers)]
+
+    def _make_seed(self) -> bytes:
+        return hashlib.blake2b(self.identity.hash_seed() + self._salt, digest_size=16).digest()
+
+    def equalize(self, calibration: Calibration) -> None:
+        """Store channels times the factors of a calibration, from the first token on.
+
+        Raises ConfigError when K or V was stored already (what was stored without factors cannot be read with them),
+        when the cache has a calibration, or when this one was made for another model; nothing changes then.
+        """
+        with self.lock:
+            if self.calibration.identity() != Calibration().identity():
+                raise ConfigError("the cache has a calibration already: factors are applied once")
+            if any(m.counters["alloc"] for m in self.managers):
+                raise ConfigError(
+                    "a calibration holds from the first token on, and this cache has stored keys without it: start a "
+                    "new session with it (--calibration, polykv.load(..., calibration=...))"
+                )
+            equalizers = calibration.equalizers(self.model)
+            self.identity = replace(self.identity, calibration=calibration.identity())
+            self.calibration, self.equalizers, self.seed = calibration, equalizers, self._make_seed()
+
+    def read(self, layer: int, blocks: I32) -> tuple[F32, F32]:
+        """Decoded K and V of whole blocks of a layer, [n, block_size, n_kv, D] each, in true space: rotations and
+        factors undone. For those who look at what is stored; attention reads codes and scales queries instead."""
+        kv, e = self._layers[layer], self.equalizers[layer]
+        k, v = (self.ops.kv_read(arena, blocks) for arena in (kv.k, kv.v))
+        for x, factors in ((k, e.k), (v, e.v)):
+            if factors is not None:
+                x /= factors
+                self.counters["unscaled"] += len(blocks) * self.block_size
+        return k, v
 
     def layer(self, i: int) -> LayerKV:
         """K and V of layer i; the same object for the life of the pool."""

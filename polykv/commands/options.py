@@ -26,7 +26,11 @@ model_option = click.option(
     help="Path of a GGUF file, catalogue name, or hf:org/repo[:file].",
 )
 kv_option = click.option(
-    "--kv", default="q8_0/turbo3", show_default=True, metavar="K/V", help="Cache types; per layer: q8_0/turbo3,0-1=f16."
+    "--kv",
+    default="q8_0/turbo3",
+    show_default=True,
+    metavar="K/V",
+    help="Cache types; per layer: q8_0/turbo3,0-1=f16; auto: more bits for K where its bias needs them.",
 )
 codebook_option = click.option(
     "--codebook",
@@ -36,6 +40,12 @@ codebook_option = click.option(
     help="Codebook of a trellis type of --kv, raw float32 (polykv train-codebook); may be repeated.",
 )
 backend_option = click.option("--backend", type=click.Choice(BACKENDS), default="cpu", show_default=True)
+calibration_option = click.option(
+    "--calibration", type=click.Path(dir_okay=False), default=None, help="File of `polykv calibrate`: factors of K."
+)
+calibration_v_option = click.option(
+    "--calibration-v", type=click.Path(dir_okay=False), default=None, help="The same for V."
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="The last line of output is one JSON object.")
 max_tokens_option = click.option(
     "-n",
@@ -68,6 +78,8 @@ run_options = _chain(
         help="f32 is exact; q8 is faster, and the default of cpu.",
     ),
     click.option("--threads", type=click.IntRange(min=1), default=None, help="Worker threads; default all cores."),
+    calibration_option,
+    calibration_v_option,
     json_option,
     click.option("--strict", is_flag=True, help="Anything that would be reported as a note is an error (exit 3)."),
     click.option("--report", is_flag=True, help="Print what ran: implementations, bytes, tokens/s."),
@@ -106,6 +118,8 @@ def open_model(values: dict[str, Any], out: Output, compiling: Compiling) -> LLM
             activations=values["activations"],
             ctx=values["ctx"],
             threads=values["threads"],
+            calibration=values["calibration"],
+            calibration_v=values["calibration_v"],
         )
     check_notes(llm, values["strict"], out)
     return llm

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import click
 
-from polykv.cache.codecs import parse_tiers
-from polykv.commands.options import backend_option, json_option, kv_option, model_option
+from polykv.commands.options import (
+    backend_option,
+    calibration_option,
+    calibration_v_option,
+    json_option,
+    kv_option,
+    model_option,
+)
 from polykv.commands.output import Output
 from polykv.report import megabytes, runs
+from polykv.types import Equalizer
+
+if TYPE_CHECKING:
+    from polykv.model.key_bias import KeyCheck
 
 
 @click.command()
@@ -18,17 +29,31 @@ from polykv.report import megabytes, runs
 @click.option("--ctx", type=click.IntRange(min=1), default=2048, show_default=True, help="Tokens per agent, in all.")
 @click.option("--shared", type=click.IntRange(min=0), default=None, help="Of these, tokens of the shared document.")
 @click.option("--agents", type=click.IntRange(min=1), default=8, show_default=True)
+@calibration_option
+@calibration_v_option
 @backend_option
 @json_option
-def command(model: str, kv: str, ctx: int, shared: int | None, agents: int, backend: str, as_json: bool) -> None:
+def command(
+    model: str,
+    kv: str,
+    ctx: int,
+    shared: int | None,
+    agents: int,
+    calibration: str | None,
+    calibration_v: str | None,
+    backend: str,
+    as_json: bool,
+) -> None:
     """Plan the memory of AGENTS agents over one document.
 
     Without --shared all but 256 tokens are the document. Bytes come from arrays that the backend allocates for one
     block; the model's weights are mapped from the file and not loaded. What the backend cannot run is refused.
     """
+    from polykv.cache.calibration_file import read_calibration
     from polykv.cache.plan import plan_memory
     from polykv.catalogue import resolve
     from polykv.config import CacheConfig
+    from polykv.model.key_bias import asked_tiers, protect_keys
     from polykv.model.loader import load_model
     from polykv.model.support import check_model
     from polykv.ops import load
@@ -37,18 +62,22 @@ def command(model: str, kv: str, ctx: int, shared: int | None, agents: int, back
     loaded = load_model(resolve(model))
     if shared is None:
         shared = max(0, ctx - 256)
-    ops, tiers = load(backend), parse_tiers(kv, len(loaded.config.layers))
-    check_model(ops, loaded, CacheConfig(tiers))
+    ops, (asked, free) = load(backend), asked_tiers(kv, len(loaded.config.layers))
+    check_model(ops, loaded, CacheConfig(asked))
+    tiers, checks = protect_keys(ops, loaded, asked, free, CacheConfig.block_size)
+    scales = read_calibration(calibration, calibration_v)
+    equalizers = scales.equalizers(loaded.config)
     plan = plan_memory(loaded.config, tiers, ctx=ctx, agents=agents, shared=shared, ops=ops)
     if ctx > loaded.config.context:
         out.note(f"the model itself ends at {loaded.config.context:,} tokens")
+    _bias(out, checks)
     layers = [
-        (p.tier, str(p.window or "all"), f"{p.token_nbytes:g}", megabytes(p.k_nbytes), megabytes(p.v_nbytes))
-        for p in plan.layers
+        (p.tier, _scaled(e), str(p.window or "all"), f"{p.token_nbytes:g}", *map(megabytes, (p.k_nbytes, p.v_nbytes)))
+        for p, e in zip(plan.layers, equalizers, strict=True)
     ]
     rows = [[numbers, *layer] for numbers, layer in runs(layers)]
-    columns = ["layers", "K/V", "window", "bytes/token", "K", "V"]
-    out.table(f"cache of {loaded.config.name}, each layer", columns, rows, text_columns=2)
+    columns = ["layers", "K/V", "calibrated", "window", "bytes/token", "K", "V"]
+    out.table(f"cache of {loaded.config.name}, each layer", columns, rows, text_columns=3)
     out.table(
         f"{agents} agents of {ctx:,} tokens, {shared:,} of them shared",
         ["", "bytes"],
@@ -67,6 +96,28 @@ def command(model: str, kv: str, ctx: int, shared: int | None, agents: int, back
             "shared_nbytes": plan.shared_nbytes,
             "private_nbytes": plan.private_nbytes,
             "weight_bytes": loaded.weight_bytes,
+            "calibration": scales.identity(),
+            "key_bias": [dataclasses.asdict(check) for check in checks],
             "layers": [dataclasses.asdict(p) for p in plan.layers],
         }
     )
+
+
+def _bias(out: Output, checks: tuple[KeyCheck, ...]) -> None:
+    """What key biases do to the asked types, and what is used because of that; nothing for models without biases."""
+    if not checks:
+        return
+    columns = ["layers", "asked", "used", "bias", "error", "used", "harmless"]
+    facts = [
+        (c.asked, c.tier, f"{c.ratio:.1f}x", *(f"{x:.2g}" for x in (c.error, c.error_used, c.allowed))) for c in checks
+    ]
+    caption = "bias: its length against the rest of a key. error: squared, of K as asked and as used, against that rest"
+    out.table("keys with a bias", columns, [[n, *f] for n, f in runs(facts)], caption, text_columns=3)
+    for check in checks:
+        if check.lost:
+            out.note(str(check))
+
+
+def _scaled(e: Equalizer) -> str:
+    """The sides whose channels a calibration multiplies."""
+    return ", ".join(side for side, factors in (("K", e.k), ("V", e.v)) if factors is not None) or "-"

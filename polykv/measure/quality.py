@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from polykv.cache.calibration import Calibration
 from polykv.cache.codecs import parse_tiers
 from polykv.cache.pool import KVPool
 from polykv.cache.sequence import Sequence
@@ -56,13 +57,18 @@ def compare(
     *,
     ops: LoadedOps,
     truth: str,
+    calibration: Calibration | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Quality]:
-    """Quality of every pair (as in --kv), against `truth`. on_progress(done, total) counts tokens of all runs.
+    """Quality of every pair (as in --kv), against `truth`. calibration: factors that all pairs but the truth are stored
+    with. on_progress(done, total) counts tokens of all runs.
 
     Raises UnsupportedError when the backend does not run a pair.
     """
     sides = {kv: Sequence(empty_pool(model, kv, len(ids), ops)) for kv in dict.fromkeys([truth, *pairs])}
+    for kv in sides:
+        if calibration is not None and kv != truth:
+            sides[kv].pool.equalize(calibration)
     runners = {kv: Runner(ops, model, s.pool, Activations.F32) for kv, s in sides.items()}
     kl: dict[str, list[np.ndarray]] = {kv: [] for kv in pairs}
     same: dict[str, list[np.ndarray]] = {kv: [] for kv in pairs}

@@ -93,7 +93,8 @@ def of_layer(model: Model, ids: list[int], ops: LoadedOps, layer: int) -> LayerV
     # Queries are what a layer writes to the cache when the matrix of its queries stands in the place of that of keys.
     config, w = layers[layer], attention[layer]
     config = replace(config, n_kv=config.n_heads)
-    w = replace(w, wk=w.wq, wv=w.wq, k_norm=w.q_norm, n_kv=w.n_heads)
+    bias = w.q_bias
+    w = replace(w, wk=w.wq, wv=w.wq, k_norm=w.q_norm, k_bias=bias, v_bias=bias, n_kv=w.n_heads)
     asking = replace(
         cut, config=replace(cut.config, layers=(*layers[:layer], config)), attention=(*attention[:layer], w)
     )

@@ -18,7 +18,7 @@ from polykv.cache.segments import plan_segments
 from polykv.cache.sequence import Sequence
 from polykv.errors import ConfigError, PolyKVError, PromptError
 from polykv.model.loader import Model
-from polykv.model.transformer import Transformer
+from polykv.model.transformer import Observer, Transformer
 from polykv.ops import Ops
 from polykv.types import F32, I32, Activations, Slots
 
@@ -37,21 +37,26 @@ class Logits(Enum):
 class StepCounters:
     """What the steps of one runner did, summed over its life.
 
-    rows: tokens processed. head_rows: rows that got logits. What the rows read, and how much of it was shared, is
-    counted by the pool (`KVPool.counters`).
+    rows: tokens processed. head_rows: rows that got logits. k_scaled, q_scaled: rows of a layer whose keys were stored
+    times factors of a calibration, and whose queries met that; the two are always equal. What the rows read, and how
+    much of it was shared, is counted by the pool (`KVPool.counters`).
     """
 
     steps: int = 0
     rows: int = 0
     head_rows: int = 0
+    k_scaled: int = 0
+    q_scaled: int = 0
 
 
 class Runner:
     """Runs steps of one model over one pool."""
 
-    def __init__(self, ops: Ops, model: Model, pool: KVPool, activations: Activations) -> None:
+    def __init__(
+        self, ops: Ops, model: Model, pool: KVPool, activations: Activations, observer: Observer | None = None
+    ) -> None:
         self.pool = pool
-        self.transformer = Transformer(ops, model, pool, activations)
+        self.transformer = Transformer(ops, model, pool, activations, observer)
         self.counters = StepCounters()
         self.vocab = model.config.vocab
 
@@ -89,6 +94,8 @@ class Runner:
         self.counters.steps += 1
         self.counters.rows += len(flat)
         self.counters.head_rows += len(head_rows)
+        self.counters.k_scaled += self.transformer.k_scaled * len(flat)
+        self.counters.q_scaled += self.transformer.q_scaled * len(flat)
         return result
 
     def _check(self, batch: Batch) -> tuple[list[int], I32]:

@@ -9,7 +9,9 @@ group and which rope a layer uses) is resolved once, at construction, so a step 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,13 +22,19 @@ from polykv.model.rope import angles
 from polykv.ops import Ops
 from polykv.types import F32, I32, Activations, Angles, Layer, Segments, Slots, Stack
 
+# Sees (layer, h [R, E], angles of the layer's rope) before each layer; h is only valid during the call.
+Observer = Callable[[int, F32, Angles], None]
+
 
 class Transformer:
     """A model bound to a backend and to the arenas of one pool."""
 
-    def __init__(self, ops: Ops, model: Model, pool: KVPool, activations: Activations) -> None:
+    def __init__(
+        self, ops: Ops, model: Model, pool: KVPool, activations: Activations, observer: Observer | None = None
+    ) -> None:
         self.ops, self.config, self.activations = ops, model.config, activations
         self._embedding, self._head = model.embedding, model.head
+        self._pool, self._observer = pool, observer
         ropes: dict[str, int] = {}
         self.ropes: list[RopeConfig] = []
         layers: list[Layer] = []
@@ -37,6 +45,21 @@ class Transformer:
             rope = ropes[layer.rope.identity()]
             layers.append(Layer(model.attention[i], model.mlp[i], pool.layer(i), pool.group_of(i), rope))
         self.stack = Stack(tuple(layers))
+        self._equalize()
+
+    def _equalize(self) -> None:
+        """Take over the calibration that the pool has now; it may get one until its first token."""
+        self._calibration = self._pool.calibration
+        equalizers = self._pool.equalizers
+        self.stack = Stack(
+            tuple(
+                replace(layer, attention=replace(layer.attention, equalizer=e))
+                for layer, e in zip(self.stack.layers, equalizers, strict=True)
+            )
+        )
+        # Layers that scale keys, and those that scale queries.
+        self.k_scaled = sum(e.k is not None for e in equalizers)
+        self.q_scaled = sum(e.q is not None for e in equalizers)
 
     def angles(self, positions: I32) -> list[Angles]:
         """Rope angles of the rows at `positions` [R], one entry per distinct rope of the model."""
@@ -55,10 +78,17 @@ class Transformer:
 
         slots and segments: one entry per cache group.
         """
+        if self._pool.calibration is not self._calibration:
+            self._equalize()
         ops, act = self.ops, self.activations
         ropes = self.angles(positions)
         h = ops.embed(self._embedding, ids, self.config.embed_scale)
-        ops.layers(h, self.stack, ropes, segments, slots, activations=act)
+        if self._observer is None:
+            ops.layers(h, self.stack, ropes, segments, slots, activations=act)
+        else:
+            for i, layer in enumerate(self.stack.layers):
+                self._observer(i, h, ropes[layer.rope])
+                ops.layers(h, Stack((layer,)), ropes, segments, slots, activations=act)
         if len(head_rows) == 0:
             return np.zeros((0, self.config.vocab), np.float32)
         if len(head_rows) < len(h):

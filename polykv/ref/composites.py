@@ -1,11 +1,12 @@
 """The blocks of a transformer, as compositions of the elementary operations.
 
-    attention    h += post(Wo attend(rope(qn(Wq m)), cache + rope(kn(Wk m)), Wv m)),  m = rms_norm(h)
-    mlp          h += post(Wdown glu(Wgate m, Wup m)),                               m = rms_norm(h)
+    attention    h += post(Wo attend(rope(qn(Wq m + bq)), cache + rope(kn(Wk m + bk)), Wv m + bv)),  m = rms_norm(h)
+    mlp          h += post(Wdown glu(Wgate m, Wup m)),                                              m = rms_norm(h)
 
-qn, kn and post are norms that some architectures have. New keys and values are written first, then attention reads
-only what is stored: a token sees even itself through the codec, so its result does not depend on how a prompt is cut
-into steps. Source: docs/MODELS.md.
+qn, kn, post (norms) and bq, bk, bv exist in some architectures. An equalizer multiplies what is stored by one factor a
+channel, and queries and outputs by its inverse, so that products stay what they were. New keys and values are written
+first, then attention reads only what is stored: a token sees even itself through the codec, so its result does not
+depend on how a prompt is cut into steps. Source: docs/MODELS.md.
 """
 
 from __future__ import annotations
@@ -55,18 +56,29 @@ def attention_block(
     """Add the attention branch to h [R, E] in place, after writing the rows' K and V to `slots`."""
     n = h.shape[0]
     m = rms_norm(h, w.norm, w.eps)
-    q = linear(m, w.wq, activations=activations).reshape(n, w.n_heads, w.head_dim)
-    k = linear(m, w.wk, activations=activations).reshape(n, w.n_kv, w.head_dim)
-    v = linear(m, w.wv, activations=activations).reshape(n, w.n_kv, w.head_dim)
+    q = _plus(linear(m, w.wq, activations=activations), w.q_bias).reshape(n, w.n_heads, w.head_dim)
+    k = _plus(linear(m, w.wk, activations=activations), w.k_bias).reshape(n, w.n_kv, w.head_dim)
+    v = _plus(linear(m, w.wv, activations=activations), w.v_bias).reshape(n, w.n_kv, w.head_dim)
     if w.q_norm is not None:
         q = rms_norm(q, w.q_norm, w.eps)
     if w.k_norm is not None:
         k = rms_norm(k, w.k_norm, w.eps)
-    kv_append(kv.k, rope(k, angles), slots)
-    kv_append(kv.v, v, slots)
-    o, _ = attend(rope(q, angles), segments, kv, scale=w.scale, window=w.window, softcap=w.softcap)
+    e = w.equalizer
+    kv_append(kv.k, _times(rope(k, angles), e.k), slots)
+    kv_append(kv.v, _times(v, e.v), slots)
+    q = _times(rope(q, angles), e.q)
+    o, _ = attend(q, segments, kv, scale=w.scale, window=w.window, softcap=w.softcap)
+    o = _times(o, e.out)
     y = linear(o.reshape(n, w.n_heads * w.head_dim), w.wo, activations=activations)
     h += y if w.post_norm is None else rms_norm(y, w.post_norm, w.eps)
+
+
+def _plus(x: F32, bias: F32 | None) -> F32:
+    return x if bias is None else x + bias
+
+
+def _times(x: F32, factors: F32 | None) -> F32:
+    return x if factors is None else x * factors
 
 
 def mlp_block(h: F32, w: MlpWeights, *, activations: Activations) -> None:

@@ -5,6 +5,9 @@ Constants come from `data/tables`; what the constants mean is in `polykv.types.C
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import groupby
+
 from polykv.cache.codecs.lloyd_max import turbo2, turbo3, turbo4, turbo4_ep, turbo8
 from polykv.cache.codecs.plain import bf16, f16, f32
 from polykv.cache.codecs.scalar import iq4_nl, q4_0, q4_1, q5_0, q5_1, q6_0, q8_0
@@ -17,6 +20,8 @@ from polykv.types import Codec
 _PLAIN = (f32(), f16(), bf16())
 _SCALAR = (q8_0(), q6_0(), q5_1(), q5_0(), q4_1(), q4_0(), iq4_nl())
 _ROTATED = (turbo8(), turbo4(), turbo4_ep(), turbo3(), turbo2(), turbo3_tcq(), turbo2_tcq())
+# What is used when nothing is asked for.
+DEFAULT_KV = "q8_0/turbo3"
 CODECS: dict[str, Codec] = {c.name: c for c in (*_PLAIN, *_SCALAR, *_ROTATED)}
 
 
@@ -58,6 +63,22 @@ def parse_tiers(text: str, n_layers: int) -> tuple[Tier, ...]:
         for i in _layers(where.strip(), n_layers):
             tiers[i] = parse_tier(name.strip())
     return tuple(tiers)
+
+
+def tiers_text(tiers: tuple[Tier, ...]) -> str:
+    """The shortest text for `parse_tiers` that gives these tiers: the most frequent one, then runs of others.
+
+    >>> tiers_text(parse_tiers("q8_0/turbo3,0=f16,3-4=q8_0", 6))
+    'q8_0/turbo3,0=f16/f16,3-4=q8_0/q8_0'
+    """
+    names = [str(t) for t in tiers]
+    first, parts = Counter(names).most_common(1)[0][0], []
+    for name, run in groupby(range(len(names)), key=names.__getitem__):
+        layers = list(run)
+        if name != first:
+            where = str(layers[0]) if len(layers) == 1 else f"{layers[0]}-{layers[-1]}"
+            parts.append(f",{where}={name}")
+    return first + "".join(parts)
 
 
 def _layers(where: str, n_layers: int) -> range:

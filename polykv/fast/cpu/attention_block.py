@@ -15,26 +15,37 @@ import numpy as np
 from polykv.fast.cpu._jit import kernel
 from polykv.fast.cpu.attend import attend_phases, attention_memory, partial_states, segment_arrays
 from polykv.fast.cpu.attend_fold import fold_unit
-from polykv.fast.cpu.attend_job import (
-    FOLD,
-    K_DATA,
-    N_HEADS,
-    N_KV,
-    N_ROWS,
-    SCALARS,
-    SIZE,
-    V_DATA,
-    WINDOW,
-    WORK,
-    WORK_BYTES,
-    Q,
-    codecs,
-    fill,
-)
+from polykv.fast.cpu.attend_job import FOLD, K_DATA, N_ROWS, SCALARS, SIZE, V_DATA, WINDOW, WORK, WORK_BYTES, Q, fill
 from polykv.fast.cpu.attend_views import doubles, floats, longs
+from polykv.fast.cpu.attention_heads import (
+    APPEND,
+    ATTEND,
+    COS,
+    EPS,
+    INTERLEAVED,
+    MATS,
+    N_ANGLES,
+    N_VECTORS,
+    NORM,
+    OUT_FACTORS,
+    POST_NORM,
+    ROWS_AT,
+    SCRATCHES,
+    SIN,
+    SLOT_BLOCKS,
+    SLOT_OFFSETS,
+    VECTORS,
+    E,
+    H,
+    K,
+    M,
+    V,
+    head_phase,
+    restore_phase,
+)
 from polykv.fast.cpu.entry import entry, invoke
 from polykv.fast.cpu.kv import append_cells, own, side
-from polykv.fast.cpu.kv_layout import DIM, I64, PIECE
+from polykv.fast.cpu.kv_layout import I64
 from polykv.fast.cpu.linear import address
 from polykv.fast.cpu.linear_code import code
 from polykv.fast.cpu.linear_product import SCRATCH
@@ -51,36 +62,11 @@ from polykv.fast.cpu.linear_team import (
 )
 from polykv.fast.cpu.linear_types import takes_q8
 from polykv.fast.cpu.norm import rms_row
-from polykv.fast.cpu.rope import rope_head
 from polykv.fast.cpu.simd import addr
 from polykv.fast.cpu.team import TEAM, claim, finish_and_claim, wait
 from polykv.types import F32, Activations, Angles, AttentionWeights, LayerKV, Segments, Slots
 
-# What the block adds to the job of attention. MATS: int64 [4, MAT] of Wq, Wk, Wv, Wo (`linear_team`); EPS: float64 [1];
-# NORMS: four addresses (input, q, k, post), 0 = absent.
-(
-    H,
-    E,
-    MATS,
-    NORMS,
-    COS,
-    SIN,
-    N_ANGLES,
-    INTERLEAVED,
-    SLOT_BLOCKS,
-    SLOT_OFFSETS,
-    M,
-    K,
-    V,
-    EPS,
-    SCRATCHES,
-    ROWS_AT,
-    APPEND,
-    ATTEND,
-) = range(32, 50)
-# Rows up to which each is an item of its own.
-FEW = 32
-# Arguments that depend on the weights alone, made once per weights: matrices, norms, scale and softcap, epsilon; in
+# Arguments that depend on the weights alone, made once per weights: matrices, vectors, scale and softcap, epsilon; in
 # front of these arrays their addresses. A memo, keyed by identity and gone with the weights: making them takes 10 us.
 Prepared = tuple[I64, tuple[np.ndarray, ...]]
 _PREPARED: WeakKeyDictionary[AttentionWeights, dict[Activations, Prepared]] = WeakKeyDictionary()
@@ -93,53 +79,6 @@ def _integers(job: Any, first: int, last: int) -> Any:
     for i in range(first, last):
         found |= takes_q8(longs(job[MATS], (4, MAT))[i, CODE])
     return found
-
-
-@kernel()
-def _turn(job: Any, r: int, x: Any, weight: int, eps: float) -> None:
-    """Head norm (if any) and rope of the heads x [n, D] of row r, in place."""
-    n, half = x.shape[1], job[N_ANGLES]
-    cos, sin = floats(job[COS] + 4 * half * r, half), floats(job[SIN] + 4 * half * r, half)
-    for i in range(x.shape[0]):
-        if weight:
-            rms_row(x[i], floats(weight, n), eps, x[i])
-        rope_head(x[i], cos, sin, job[INTERLEAVED] != 0)
-
-
-@kernel()
-def _append(job: Any, side: int, r: int, n: int, x: int) -> None:
-    """Rows r .. r + n - 1, which lie at x, to their cells; side: where in the job the data of K or V are named."""
-    places = job[SLOT_BLOCKS] + 4 * r, job[SLOT_OFFSETS] + 4 * r
-    invoke(job[APPEND], (x, job[side + 1], job[side + 2], job[side], job[N_KV], n, places[0], places[1]))
-
-
-@kernel()
-def _heads(job: Any, desk: int, phase: int, eps: float) -> None:
-    """Norm and rope of q and k; keys and values to their cells."""
-    rows, heads, n_kv = job[N_ROWS], job[N_HEADS], job[N_KV]
-    dims, norms = codecs(job)[0][DIM], longs(job[NORMS], 4)
-    q, k, v = (
-        floats(job[Q], (rows, heads, dims)),
-        floats(job[K], (rows, n_kv, dims)),
-        floats(job[V], (rows, n_kv, dims)),
-    )
-    # Eight tokens of a prompt are encoded side by side; few rows are shared out one by one.
-    step = PIECE if rows > FEW else 1
-    items = 3 * -(-rows // step)
-    i = claim(desk, phase)
-    while i < items:
-        first, part = i // 3 * step, i % 3
-        last = min(first + step, rows)
-        if part == 0:
-            _append(job, V_DATA, first, last - first, addr(v[first]))
-        else:
-            x, weight = (k, norms[2]) if part == 1 else (q, norms[1])
-            for r in range(first, last):
-                _turn(job, r, x[r], weight, eps)
-            if part == 1:
-                _append(job, K_DATA, first, last - first, addr(k[first]))
-        i = finish_and_claim(desk, phase)
-    wait(desk, phase, items)
 
 
 @kernel()
@@ -160,21 +99,24 @@ def block_phases(job_address: int, desk: int, worker: int, workers: int) -> None
     """All phases of a block; called by address."""
     job = longs(job_address, SIZE)
     rows, width, eps = job[N_ROWS], job[E], doubles(job[EPS], 1)[0]
-    mats, norms, wide = job[MATS], longs(job[NORMS], 4), longs(job[MATS], (4, MAT))[3, WIDTH]
+    mats, given, wide = job[MATS], longs(job[VECTORS], N_VECTORS), longs(job[MATS], (4, MAT))[3, WIDTH]
     scratch = job[SCRATCHES] + worker * SCRATCH
     x = copy_of(job[ROWS_AT], 6 * rows * max(width, wide), rows, worker)
     x8, wo = x + 4 * rows * width, mats + 8 * 3 * MAT
-    norm_phase(desk, 0, job[H], width, norms[0], eps, rows, x, x8 if _integers(job, 0, 3) else 0)
+    norm_phase(desk, 0, job[H], width, given[NORM], eps, rows, x, x8 if _integers(job, 0, 3) else 0)
     after = beginning(wo, 1, rows, worker, workers)
     product_phase(desk, 1, workers, mats, 3, x, x8, rows, job[Q], 0, 0, after, scratch)
-    _heads(job, desk, 2, eps)
+    head_phase(job, desk, 2, eps)
     invoke(job[ATTEND], (job_address, desk, 3, worker, workers))
     # The queries were overwritten by the outputs of attention.
+    if given[OUT_FACTORS]:
+        restore_phase(job, desk, 8, given[OUT_FACTORS])
     if _integers(job, 3, 4):
         quantize_phase(desk, 5, job[Q], 4 * wide, wide, rows, x8)
-    product_phase(desk, 6, workers, wo, 1, job[Q], x8, rows, job[M], 0 if norms[3] else job[H], after, 0, scratch)
-    if norms[3]:
-        _post(desk, 7, floats(job[H], (rows, width)), floats(job[M], (rows, width)), norms[3], eps)
+    post = given[POST_NORM]
+    product_phase(desk, 6, workers, wo, 1, job[Q], x8, rows, job[M], 0 if post else job[H], after, 0, scratch)
+    if post:
+        _post(desk, 7, floats(job[H], (rows, width)), floats(job[M], (rows, width)), post, eps)
 
 
 @kernel()
@@ -189,7 +131,7 @@ def place(job: Any, h: int, k: int, v: int, weights: Any, memory: int, workers: 
     """Make a job of the step the job of one layer: addresses of h, of the arrays of K and V, of the arrays of weights
     and of memory."""
     job[H], job[K_DATA], job[V_DATA] = h, k, v
-    job[MATS], job[NORMS], job[SCALARS], job[EPS] = weights[0], weights[1], weights[2], weights[3]
+    job[MATS], job[VECTORS], job[SCALARS], job[EPS] = weights[0], weights[1], weights[2], weights[3]
     work = memory + workers * SCRATCH
     job[SCRATCHES], job[WORK], job[ROWS_AT] = memory, work, work + workers * job[WORK_BYTES]
 
@@ -199,6 +141,12 @@ def _place(job: Any, h: Any, k: Any, v: Any, weights: Any, memory: int, workers:
     place(job, addr(h), addr(k), addr(v), weights, memory, workers)
 
 
+def _vectors(w: AttentionWeights) -> list[F32 | None]:
+    """The vectors of the weights in the order of VECTORS."""
+    e = w.equalizer
+    return [w.norm, w.q_norm, w.k_norm, w.post_norm, w.q_bias, w.k_bias, w.v_bias, e.q, e.k, e.v, e.out]
+
+
 def prepared(w: AttentionWeights, activations: Activations) -> Prepared:
     """The weights as kernels take them; addresses stay valid as long as `w`."""
     found = _PREPARED.get(w)
@@ -206,9 +154,9 @@ def prepared(w: AttentionWeights, activations: Activations) -> Prepared:
         found = _PREPARED[w] = {}
     if activations not in found:
         mats = [(code(m.type, activations), address(m.data), m.rows, m.cols) for m in (w.wq, w.wk, w.wv, w.wo)]
-        norms = [0 if n is None else address(n) for n in (w.norm, w.q_norm, w.k_norm, w.post_norm)]
+        vectors = [0 if v is None else address(v) for v in _vectors(w)]
         scalars = np.array([w.scale, w.softcap], np.float32)
-        arrays = np.array(mats, np.int64), np.array(norms, np.int64), scalars, np.array([w.eps])
+        arrays = np.array(mats, np.int64), np.array(vectors, np.int64), scalars, np.array([w.eps])
         found[activations] = np.array([address(a) for a in arrays], np.int64), arrays
     return found[activations]
 

@@ -36,7 +36,7 @@ from polykv.fast.cpu.team import LINE, TEAM
 from polykv.types import F32, Activations, Angles, Layer, Segments, Slots, Stack
 
 # Phases of the two blocks, and bytes of a layer's counters.
-OF_ATTENTION, OF_MLP = 8, 4
+OF_ATTENTION, OF_MLP = 9, 4
 COUNTERS = 2 * LINE * (OF_ATTENTION + OF_MLP)
 # The integers of a job, and what is known of a layer beforehand: addresses of the four arrays of attention's weights,
 # of the MLP's job, of the arenas of K and V, and which of the step's jobs of attention is its own.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from polykv.config import LayerConfig, ModelConfig
-from polykv.model.arch import gemma3, llama
+from polykv.model.arch import gemma3, llama, qwen2
 from polykv.model.arch._meta import Meta
 from polykv.types import AttentionWeights, MlpWeights
 
@@ -32,4 +32,4 @@ class ArchModule(Protocol):
         ...
 
 
-ARCHS: dict[str, ArchModule] = {"llama": llama, "gemma3": gemma3}
+ARCHS: dict[str, ArchModule] = {"llama": llama, "qwen2": qwen2, "gemma3": gemma3}

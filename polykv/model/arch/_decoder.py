@@ -2,6 +2,7 @@
 
 GGUF names (layer N):  blk.N.attn_norm, attn_q, attn_k, attn_v (or attn_qkv with rows q|k|v), attn_output,
                        ffn_norm, ffn_gate, ffn_up, ffn_down;  each with the suffix .weight
+                       attn_q, attn_k, attn_v also with .bias where the layer has biases
 """
 
 from __future__ import annotations
@@ -89,12 +90,15 @@ def _default_head_dim(meta: Meta, embd: int, n_heads: list[int]) -> int | None:
 
 
 def attention(meta: Meta, i: int, model: ModelConfig, layer: LayerConfig) -> AttentionWeights:
-    """Attention weights of layer i; norms on q and k and after the block when the layer has them."""
+    """Attention weights of layer i; norms on q and k and after the block, and biases, when the layer has them."""
     blk, e, d = f"blk.{i}", model.embd, layer.head_dim
     wq, wk, wv = _qkv(meta, blk, layer.n_heads * d, layer.n_kv * d, e)
 
     def norm(name: str, n: int, present: bool) -> F32 | None:
         return meta.vector(f"{blk}.{name}.weight", n) if present else None
+
+    def bias(name: str, heads: int) -> F32 | None:
+        return meta.vector(f"{blk}.{name}.bias", heads * d) if layer.qkv_bias else None
 
     return AttentionWeights(
         norm=meta.vector(f"{blk}.attn_norm.weight", e),
@@ -112,6 +116,9 @@ def attention(meta: Meta, i: int, model: ModelConfig, layer: LayerConfig) -> Att
         window=layer.window,
         softcap=layer.softcap,
         eps=model.eps,
+        q_bias=bias("attn_q", layer.n_heads),
+        k_bias=bias("attn_k", layer.n_kv),
+        v_bias=bias("attn_v", layer.n_kv),
     )
 
 

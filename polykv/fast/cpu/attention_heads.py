@@ -1,0 +1,131 @@
+"""What an attention block does to heads one by one: biases, norms, rope, equalizing, storing.
+
+Each step works on one row alone, in one order of operations, so a row's bits do not depend on its company.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from polykv.fast.cpu._jit import kernel
+from polykv.fast.cpu.attend_job import K_DATA, N_HEADS, N_KV, N_ROWS, V_DATA, Q, codecs
+from polykv.fast.cpu.attend_views import floats, longs
+from polykv.fast.cpu.entry import invoke
+from polykv.fast.cpu.kv_layout import DIM, PIECE
+from polykv.fast.cpu.norm import rms_row
+from polykv.fast.cpu.rope import rope_head
+from polykv.fast.cpu.simd import addr
+from polykv.fast.cpu.team import claim, finish_and_claim, wait
+
+# What the block adds to the job of attention. MATS: int64 [4, MAT] of Wq, Wk, Wv, Wo (`linear_team`); EPS: float64 [1];
+# VECTORS: addresses of float32 vectors, 0 = absent; see below.
+(
+    H,
+    E,
+    MATS,
+    VECTORS,
+    COS,
+    SIN,
+    N_ANGLES,
+    INTERLEAVED,
+    SLOT_BLOCKS,
+    SLOT_OFFSETS,
+    M,
+    K,
+    V,
+    EPS,
+    SCRATCHES,
+    ROWS_AT,
+    APPEND,
+    ATTEND,
+) = range(32, 50)
+# Norm weights of the input, of queries and keys, and after the block; biases; factors of an equalizer.
+NORM, Q_NORM, K_NORM, POST_NORM, Q_BIAS, K_BIAS, V_BIAS, Q_FACTORS, K_FACTORS, V_FACTORS, OUT_FACTORS = range(11)
+N_VECTORS = 11
+# Rows up to which each is an item of its own.
+FEW = 32
+
+
+@kernel()
+def _add(x: Any, bias: int) -> None:
+    """x [n, D] += the vector [n D] at an address, if any."""
+    if bias:
+        b = floats(bias, x.shape)
+        for i in range(x.shape[0]):
+            for d in range(x.shape[1]):
+                x[i, d] += b[i, d]
+
+
+@kernel()
+def _scale(x: Any, factors: int) -> None:
+    """x [n, D] times the vector [n D] at an address, if any."""
+    if factors:
+        f = floats(factors, x.shape)
+        for i in range(x.shape[0]):
+            for d in range(x.shape[1]):
+                x[i, d] *= f[i, d]
+
+
+@kernel()
+def _turn(job: Any, r: int, x: Any, bias: int, weight: int, factors: int, eps: float) -> None:
+    """Bias and head norm (if any), rope and factors (if any) of the heads x [n, D] of row r, in place."""
+    _add(x, bias)
+    n, half = x.shape[1], job[N_ANGLES]
+    cos, sin = floats(job[COS] + 4 * half * r, half), floats(job[SIN] + 4 * half * r, half)
+    for i in range(x.shape[0]):
+        if weight:
+            rms_row(x[i], floats(weight, n), eps, x[i])
+        rope_head(x[i], cos, sin, job[INTERLEAVED] != 0)
+    _scale(x, factors)
+
+
+@kernel()
+def _append(job: Any, side: int, r: int, n: int, x: int) -> None:
+    """Rows r .. r + n - 1, which lie at x, to their cells; side: where in the job the data of K or V are named."""
+    places = job[SLOT_BLOCKS] + 4 * r, job[SLOT_OFFSETS] + 4 * r
+    invoke(job[APPEND], (x, job[side + 1], job[side + 2], job[side], job[N_KV], n, places[0], places[1]))
+
+
+@kernel()
+def head_phase(job: Any, desk: int, phase: int, eps: float) -> None:
+    """Biases, norms, rope and factors of q, k and v; keys and values to their cells."""
+    rows, heads, n_kv = job[N_ROWS], job[N_HEADS], job[N_KV]
+    dims, given = codecs(job)[0][DIM], longs(job[VECTORS], N_VECTORS)
+    q, k, v = (
+        floats(job[Q], (rows, heads, dims)),
+        floats(job[K], (rows, n_kv, dims)),
+        floats(job[V], (rows, n_kv, dims)),
+    )
+    # Eight tokens of a prompt are encoded side by side; few rows are shared out one by one.
+    step = PIECE if rows > FEW else 1
+    items = 3 * -(-rows // step)
+    i = claim(desk, phase)
+    while i < items:
+        first, part = i // 3 * step, i % 3
+        last = min(first + step, rows)
+        for r in range(first, last):
+            if part == 0:
+                _add(v[r], given[V_BIAS])
+                _scale(v[r], given[V_FACTORS])
+            elif part == 1:
+                _turn(job, r, k[r], given[K_BIAS], given[K_NORM], given[K_FACTORS], eps)
+            else:
+                _turn(job, r, q[r], given[Q_BIAS], given[Q_NORM], given[Q_FACTORS], eps)
+        if part == 0:
+            _append(job, V_DATA, first, last - first, addr(v[first]))
+        elif part == 1:
+            _append(job, K_DATA, first, last - first, addr(k[first]))
+        i = finish_and_claim(desk, phase)
+    wait(desk, phase, items)
+
+
+@kernel()
+def restore_phase(job: Any, desk: int, phase: int, factors: int) -> None:
+    """The outputs of attention, which stand where the queries were, times the factors that undo those of V."""
+    rows, heads = job[N_ROWS], job[N_HEADS]
+    outputs = floats(job[Q], (rows, heads, codecs(job)[0][DIM]))
+    r = claim(desk, phase)
+    while r < rows:
+        _scale(outputs[r], factors)
+        r = finish_and_claim(desk, phase)
+    wait(desk, phase, rows)
