@@ -150,6 +150,9 @@ def test_only_one_command_is_needed_to_choose(text: str, capsys: pytest.CaptureF
     assert any("smallest that stays under" in line for line in got["advice"])
     assert all(line in out for line in got["advice"])
     assert any(line.startswith("at the bytes of q8_0/q8_0") for line in got["advice"])
+    assert pairs["q8_0/q8_0"]["attend_ratio"] > 0 and "attend" in out
+    _, quiet = run(capsys, "-m", TINY, "--text", text, "--types", "q8_0", "--tokens", "16", "--no-speed")
+    assert "speed" not in quiet and "attend_ratio" not in quiet["pairs"]["q8_0/q8_0"]
 
 
 def test_without_a_text_nothing_runs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -209,17 +212,17 @@ def test_advice_names_the_smallest_and_the_best() -> None:
     assert "smallest that stays under 0.03 nats: a/b (30 bytes per token, 30% of f16, KL 0.02)" in lines
     assert "best within 50% of f16: q8_0/q8_0 (50 bytes per token, 50% of f16, KL 0.0005)" in lines
     assert not any("25%" in line for line in lines)
-    assert lines[-1].endswith("which is worse: take the former")
+    assert lines[-1].endswith("is the best other, and worse")
 
 
 def test_a_difference_that_chance_makes_is_called_so() -> None:
     rng = np.random.default_rng(0)
     noise = rng.standard_normal((2, 100))
     a, b = (Quality(1, 1 + x, np.ones(100, bool)) for x in noise)
-    assert choice.verdict(a, b) == "no difference that 100 positions can show"
+    assert choice.verdict(a, b) == "as good, as far as 100 positions can show"
     better = Quality(1, a.kl - 0.5 + 0.1 * noise[1], a.same)
     assert choice.verdict(a, better) == "better"
-    assert choice.verdict(better, a) == "worse: take the former"
+    assert choice.verdict(better, a) == "the best other, and worse"
 
 
 def test_quality_is_the_same_by_pair_and_alone() -> None:
@@ -231,19 +234,19 @@ def test_quality_is_the_same_by_pair_and_alone() -> None:
 
 
 # -- speed, pictures, capabilities ---------------------------------------------------------------------------------
-def test_the_control_is_measured_even_when_it_is_not_asked_for() -> None:
+def test_speeds_are_ratios_to_the_control_of_the_run() -> None:
     told: list[tuple[int, int]] = []
     found = measure(
         load("ref"),
-        [codec("q8_0")],
-        codec("f16"),
+        {name: (codec(name), codec("f16")) for name in ("f16", "q8_0")},
+        "f16",
         Shape(2, 1, 32),
         depth=20,
         budget=0,
         on_progress=lambda *progress: told.append(progress),
     )
-    assert list(found) == ["q8_0"] and told[-1] == (6, 6)
-    assert found["q8_0"].encode_ratio > 0 and found["q8_0"].attend_s > 0
+    assert told[-1] == (6, 6) and (found["f16"].encode_ratio, found["f16"].attend_ratio) == (1, 1)
+    assert found["q8_0"].encode_ratio == found["f16"].encode_s / found["q8_0"].encode_s > 0
 
 
 def test_the_picture_has_every_type_and_the_bound(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

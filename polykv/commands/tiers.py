@@ -75,14 +75,15 @@ def command(
     losses = show_losses(out, chosen, samples, ops)
     for tier in result["tiers"]:
         tier["round_trip"] = {s.name: vars(losses[tier["name"], s.name]) for s in samples}
-    if speed or (speed is None and ids):
+    timing = bool(ids) if speed is None else speed
+    if timing:
         from polykv.commands.tiers_model import show_speed
 
         result["speed"] = show_speed(out, chosen, dim, loaded, ops)
     if loaded and ids:
         from polykv.commands.tiers_model import show_quality
 
-        result |= show_quality(out, loaded, ids, chosen, ops)
+        result |= show_quality(out, loaded, ids, chosen, ops, timing)
     elif loaded:
         out.text("add --text FILE (a text like those it will read) to measure what each type costs on this model")
     if plot is not None:

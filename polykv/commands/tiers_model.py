@@ -5,18 +5,19 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from polykv.cache.codecs import codec, parse_tiers
+from polykv.cache.codecs import codec, parse_tier, parse_tiers
 from polykv.commands.compiling import Compiling
 from polykv.commands.output import Output
 from polykv.config import CacheConfig
 
 if TYPE_CHECKING:
     from polykv.measure.quality import Quality
+    from polykv.measure.speed import Shape, Speed
     from polykv.model.loader import Model
     from polykv.ops import LoadedOps
     from polykv.types import Codec
 
-CONTROL = "f16"
+CONTROL, HALF = "f16", "f16/f16"
 # Cells that a decode row reads, and the seconds per type and task: by ref only to be complete.
 DEPTH = {"ref": 256, "cpu": 4096}
 BUDGET = 0.1
@@ -26,84 +27,109 @@ ALWAYS = ("f16/f16", "q8_0/q8_0", "q8_0/turbo3", "q4_0/q4_0", "q4_0+r/q4_0+r", "
 
 def show_speed(out: Output, chosen: list[Codec], dim: int, model: Model | None, ops: LoadedOps) -> dict[str, Any]:
     """Ratios to f16 in this run, of the types that the backend runs."""
-    from polykv.measure.speed import Shape, measure
-
-    first = model.config.layers[0] if model else None
-    shape = Shape(first.n_heads, first.n_kv, dim) if first else Shape(8, 2, dim)
     size = CacheConfig.block_size
     here = [c for c in chosen if ops.supports_kv(c, c, dim, size) is None]
     left = [c.name for c in chosen if c not in here]
-    depth = DEPTH[ops.name]
-    with Compiling(ops.name), out.progress("timing", unit="measurements") as update:
-        found = measure(
-            ops,
-            here,
-            codec(CONTROL),
-            shape,
-            depth=depth,
-            budget=BUDGET,
-            on_progress=lambda done, total: update(done, total, "timing"),
-        )
+    shape = layer_shape(model, dim)
+    found = timed(out, {c.name: (c, c) for c in here}, CONTROL, shape, ops)
     rows = [
         [name, f"{s.encode_ratio:.2f}x", f"{s.attend_ratio:.2f}x", f"{1e6 * s.encode_s:.2f}", f"{1e3 * s.attend_s:.3f}"]
         for name, s in found.items()
     ]
     title = f"speed against {CONTROL} on {ops.name}: {shape.n_heads} heads, {shape.n_kv} kv heads, head_dim {dim}"
-    out.table(title, ["type", "encode", "attend", "encode, µs per token", f"attend, ms per row, {depth:,} cells"], rows)
+    cells = f"{DEPTH[ops.name]:,} cells"
+    out.table(title, ["type", "encode", "attend", "encode, µs per token", f"attend, ms per row, {cells}"], rows)
     out.text("above 1x is faster than f16; one layer, other work on the machine disturbs these numbers")
     if left:
         out.text(f"not timed, {ops.name} does not run them: {', '.join(left)}")
     return {
         "shape": dataclasses.asdict(shape),
-        "depth": depth,
+        "depth": DEPTH[ops.name],
         "control": CONTROL,
         "types": {name: dataclasses.asdict(s) for name, s in found.items()},
     }
 
 
-def show_quality(out: Output, model: Model, ids: list[int], chosen: list[Codec], ops: LoadedOps) -> dict[str, Any]:
-    """What every type costs on one side alone, the pairs that are worth their bytes, and advice."""
-    from polykv.measure.choice import advise, worth_measuring
-    from polykv.measure.quality import compare
+def layer_shape(model: Model | None, dim: int) -> Shape:
+    """Of the model's first layer, or a usual one."""
+    from polykv.measure.speed import Shape
 
-    names = [c.name for c in chosen if c.name != CONTROL]
-    sides = {name: (f"{name}/{CONTROL}", f"{CONTROL}/{name}") for name in names}
-    usable = {kv for pair in sides.values() for kv in pair if _runs(ops, model, kv)}
+    first = model.config.layers[0] if model else None
+    return Shape(first.n_heads, first.n_kv, dim) if first else Shape(8, 2, dim)
+
+
+def timed(
+    out: Output, pairs: dict[str, tuple[Codec, Codec]], control: str, shape: Shape, ops: LoadedOps
+) -> dict[str, Speed]:
+    """Speeds of the pairs, against f16 for both, which has the name `control` and is timed whether asked for or not."""
+    from polykv.measure.speed import measure
+
+    half = codec(CONTROL)
+    with Compiling(ops.name), out.progress("timing", unit="measurements") as update:
+        found = measure(
+            ops,
+            {control: (half, half), **pairs},
+            control,
+            shape,
+            depth=DEPTH[ops.name],
+            budget=BUDGET,
+            on_progress=lambda done, total: update(done, total, "timing"),
+        )
+    return {name: found[name] for name in pairs}
+
+
+def show_quality(
+    out: Output, model: Model, ids: list[int], chosen: list[Codec], ops: LoadedOps, speed: bool
+) -> dict[str, Any]:
+    """What every type costs on one side alone, the pairs that are worth their bytes, and advice. speed: time them."""
+    from polykv.measure.choice import advise
+
+    sides = {c.name: (f"{c.name}/{CONTROL}", f"{CONTROL}/{c.name}") for c in chosen if c.name != CONTROL}
+    usable = [kv for pair in sides.values() for kv in pair if _runs(ops, model, kv)]
     if not usable:
         out.text(f"no quality: {ops.name} runs none of these types on this model")
         return {}
-    with Compiling(ops.name), out.progress("each side alone") as update:
-        alone = compare(
-            model,
-            ids,
-            [f"{CONTROL}/{CONTROL}", *(kv for pair in sides.values() for kv in pair if kv in usable)],
-            ops=ops,
-            truth=CONTROL,
-            on_progress=lambda done, total: update(done, total, "each side alone"),
-        )
+    alone = _compare(out, "each side alone", model, ids, [HALF, *usable], ops)
     _show_sides(out, sides, alone, len(ids))
-    half = alone[f"{CONTROL}/{CONTROL}"]
-    # K and V of f16 take the same bytes.
-    k = {kv.split("/")[0]: q for kv, q in alone.items() if kv.endswith(f"/{CONTROL}")}
-    v = {kv.split("/")[1]: q for kv, q in alone.items() if kv.startswith(f"{CONTROL}/")}
-    k_bytes, v_bytes = ({name: q.bytes_per_token - half.bytes_per_token / 2 for name, q in s.items()} for s in (k, v))
-    pairs = worth_measuring(
-        k_bytes, v_bytes, {n: q.kl_mean for n, q in k.items()}, {n: q.kl_mean for n, q in v.items()}
-    )
     asked = {c.name for c in chosen} | {CONTROL}
-    extra = [kv for kv in ALWAYS if set(kv.split("/")) <= asked and _runs(ops, model, kv)]
-    pairs = [kv for kv in dict.fromkeys([*pairs, *extra]) if _runs(ops, model, kv)]
-    with out.progress("pairs") as update:
-        found = compare(
-            model, ids, pairs, ops=ops, truth=CONTROL, on_progress=lambda done, total: update(done, total, "pairs")
-        )
-    _show_pairs(out, found, half.bytes_per_token)
-    advice = advise(found, half.bytes_per_token)
+    usual = [kv for kv in ALWAYS if set(kv.split("/")) <= asked]
+    pairs = [kv for kv in dict.fromkeys([*_worth_measuring(alone), *usual]) if _runs(ops, model, kv)]
+    found = _compare(out, "pairs", model, ids, pairs, ops)
+    speeds: dict[str, Speed] = {}
+    if speed:
+        both = {kv: (tier.k, tier.v) for kv, tier in zip(found, map(parse_tier, found), strict=True)}
+        speeds = timed(out, both, HALF, layer_shape(model, model.config.layers[0].head_dim), ops)
+    f16_bytes = alone[HALF].bytes_per_token
+    _show_pairs(out, found, f16_bytes, speeds)
+    advice = advise(found, f16_bytes)
     for line in advice:
         out.text(line)
     out.text(f"measured on {len(ids)} tokens of one text; other texts, and long ones, give other numbers")
-    as_json = {kv: _as_dict(q) for kv, q in {**alone, **found}.items()}
+    as_json = {kv: _as_dict(q, speeds.get(kv)) for kv, q in {**alone, **found}.items()}
     return {"tokens": len(ids), "truth": CONTROL, "pairs": as_json, "advice": advice}
+
+
+def _compare(
+    out: Output, what: str, model: Model, ids: list[int], pairs: list[str], ops: LoadedOps
+) -> dict[str, Quality]:
+    from polykv.measure.quality import compare
+
+    with Compiling(ops.name), out.progress(what) as update:
+        return compare(
+            model, ids, pairs, ops=ops, truth=HALF, on_progress=lambda done, total: update(done, total, what)
+        )
+
+
+def _worth_measuring(alone: dict[str, Quality]) -> list[str]:
+    """Pairs of types that were measured on one side alone; K and V of f16 take the same bytes."""
+    from polykv.measure.choice import worth_measuring
+
+    k = {kv.split("/")[0]: q for kv, q in alone.items() if kv.endswith(f"/{CONTROL}")}
+    v = {kv.split("/")[1]: q for kv, q in alone.items() if kv.startswith(f"{CONTROL}/")}
+    other = alone[HALF].bytes_per_token / 2
+    k_bytes, v_bytes = ({name: q.bytes_per_token - other for name, q in side.items()} for side in (k, v))
+    k_kl, v_kl = ({name: q.kl_mean for name, q in side.items()} for side in (k, v))
+    return worth_measuring(k_bytes, v_bytes, k_kl, v_kl)
 
 
 def _runs(ops: LoadedOps, model: Model, kv: str) -> bool:
@@ -134,22 +160,18 @@ def _show_sides(out: Output, sides: dict[str, tuple[str, str]], alone: dict[str,
         out.text(f"not measured, this backend does not run them: {', '.join(left)}")
 
 
-def _show_pairs(out: Output, found: dict[str, Quality], f16_bytes: float) -> None:
-    rows = [
-        [
-            kv,
-            f"{q.bytes_per_token:,.0f}",
-            f"{f16_bytes / q.bytes_per_token:.2f}",
-            f"{q.kl_mean:.2g}",
-            f"{q.kl_p99:.2g}",
-            f"{q.same_top:.1%}",
-        ]
-        for kv, q in sorted(found.items(), key=lambda item: -item[1].bytes_per_token)
-    ]
+def _show_pairs(out: Output, found: dict[str, Quality], f16_bytes: float, speeds: dict[str, Speed]) -> None:
     columns = ["K/V", "bytes per token", "f16 / this", "mean KL", "99 % KL", "same top token"]
-    out.table("pairs that are worth their bytes, and usual ones", columns, rows)
+    rows = []
+    for kv, q in sorted(found.items(), key=lambda item: -item[1].bytes_per_token):
+        size = [f"{q.bytes_per_token:,.0f}", f"{f16_bytes / q.bytes_per_token:.2f}"]
+        rows.append([kv, *size, f"{q.kl_mean:.2g}", f"{q.kl_p99:.2g}", f"{q.same_top:.1%}"])
+        if speeds:
+            rows[-1].append(f"{speeds[kv].attend_ratio:.2f}x")
+    out.table("pairs that are worth their bytes, and usual ones", [*columns, "attend"] if speeds else columns, rows)
 
 
-def _as_dict(q: Quality) -> dict[str, float]:
+def _as_dict(q: Quality, speed: Speed | None) -> dict[str, float]:
     keys = ("bytes_per_token", "kl_mean", "kl_p99", "same_top")
-    return {key: getattr(q, key) for key in keys}
+    timing = {"encode_ratio": speed.encode_ratio, "attend_ratio": speed.attend_ratio} if speed else {}
+    return {key: getattr(q, key) for key in keys} | timing

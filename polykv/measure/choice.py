@@ -75,7 +75,7 @@ def at_equal_bytes(usual: str, found: dict[str, Quality], f16_bytes: float) -> s
     if not fit:
         return f"{head}: nothing smaller was measured"
     kv = min(fit, key=lambda kv: fit[kv].kl_mean)
-    return f"{head}: {_facts(kv, fit[kv], f16_bytes)}, which is {verdict(base, fit[kv])}"
+    return f"{head}: {_facts(kv, fit[kv], f16_bytes)} is {verdict(base, fit[kv])}"
 
 
 def verdict(base: Quality, other: Quality) -> str:
@@ -86,8 +86,8 @@ def verdict(base: Quality, other: Quality) -> str:
     """
     d = other.kl - base.kl
     if abs(d.mean()) <= 2 * d.std() / np.sqrt(len(d)):
-        return f"no difference that {len(d)} positions can show"
-    return "better" if d.mean() < 0 else "worse: take the former"
+        return f"as good, as far as {len(d)} positions can show"
+    return "better" if d.mean() < 0 else "the best other, and worse"
 
 
 def _facts(kv: str, q: Quality, f16_bytes: float) -> str:

@@ -32,8 +32,8 @@ class Shape:
 
 @dataclass(frozen=True)
 class Speed:
-    """Of one type for K and V: seconds to encode a token's K and V, and to attend with one row; and what f16 took in
-    the same run over what this took (above 1 = faster than f16)."""
+    """Of one pair of types: seconds to encode a token's K and V, and to attend with one row; and what the control took
+    in the same run over what this took (above 1 = faster than the control)."""
 
     encode_s: float
     attend_s: float
@@ -43,20 +43,20 @@ class Speed:
 
 def measure(
     ops: Ops,
-    codecs: list[Codec],
-    control: Codec,
+    pairs: dict[str, tuple[Codec, Codec]],
+    control: str,
     shape: Shape,
     *,
     depth: int,
     budget: float,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Speed]:
-    """Speed of every codec by name, against `control`. budget: seconds per codec and task over all turns."""
+    """Speed of every pair (K, V) by its name, against the one named `control`. budget: seconds per pair and task over
+    all turns. on_progress(done, total) counts turns of pairs."""
     rng = np.random.default_rng(0)
     q = rng.standard_normal((1, shape.n_heads, shape.head_dim), np.float32)
     k, v = rng.standard_normal((2, depth, shape.n_kv, shape.head_dim), np.float32)
-    everyone = list({c.name: c for c in (control, *codecs)}.values())
-    stores = {c.name: store(ops, c, c, k, v) for c in everyone}
+    stores = {name: store(ops, *pair, k, v) for name, pair in pairs.items()}
     seen, slots = one_sequence(depth, [depth - 1]), _slots(min(ROWS, depth))
     encode, attend = dict.fromkeys(stores, np.inf), dict.fromkeys(stores, np.inf)
 
@@ -72,8 +72,8 @@ def measure(
             attend[name] = min(attend[name], took)
             if on_progress:
                 on_progress(turn * len(stores) + i + 1, TURNS * len(stores))
-    e, a = encode[control.name], attend[control.name]
-    return {c.name: Speed(encode[c.name], attend[c.name], e / encode[c.name], a / attend[c.name]) for c in codecs}
+    e, a = encode[control], attend[control]
+    return {name: Speed(encode[name], attend[name], e / encode[name], a / attend[name]) for name in pairs}
 
 
 def store(ops: Ops, k_type: Codec, v_type: Codec, k: F32, v: F32, block_size: int = CacheConfig.block_size) -> LayerKV:

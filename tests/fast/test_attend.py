@@ -18,6 +18,8 @@ PAIRS = (
 )
 # Types whose keys are multiplied as integers.
 INTEGERS = ("q8_0", "q6_0", "q5_0", "q4_0", "iq4_nl")
+# Types whose levels are read as 16-bit integers.
+LONG = {"turbo8", "turbo3_tcq", "turbo2_tcq"}
 # rows, heads, kv heads, head_dim, tokens, block, window, softcap
 SHAPES = (
     (1, 3, 1, 64, 700, 64, 0, 0.0),
@@ -43,10 +45,11 @@ def test_attention_on_codes_is_attention_on_decoded_values(pair: str, shape: tup
     got, lse = attend(p.q, s, p.kv, scale=dim**-0.5, window=window, softcap=softcap, out=out)
     want, want_lse = answer(p.q, s, p.kv, dim**-0.5, window, softcap)
     assert got is out
-    # Queries are rounded to 16 bits for keys that are integers.
+    # Queries are rounded to 16 bits for keys that are integers, and so are the levels of long tables.
     rounded = pair.split("/")[0] in INTEGERS
-    assert error(got, want) < (5e-5 if rounded else 1e-5)
-    np.testing.assert_allclose(lse, want_lse, atol=1e-4 if rounded else 2e-5)
+    long = not LONG.isdisjoint(pair.split("/"))
+    assert error(got, want) < (1e-4 if long else 5e-5 if rounded else 1e-5)
+    np.testing.assert_allclose(lse, want_lse, atol=2e-4 if long else 1e-4 if rounded else 2e-5)
 
 
 @pytest.mark.parametrize("gain", (0.3, 1.0, 5.0, 30.0))

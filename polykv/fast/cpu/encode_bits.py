@@ -79,11 +79,12 @@ def set_nibbles(codes: int, j: int, byte: int) -> None:
 
 @kernel()
 def upper_word(codes: int, w: int, bits: int) -> Any:
-    """Word w of 32 bits with what codes of 5 or 6 bits have above the nibble."""
+    """Word w of 32 bits with what codes of 5 or 6 bits have above the nibble, as memory has it (`kv_layout`)."""
     extra = bits - 4
     count, word = 32 // extra, np.uint32(0)
     for j in range(count):
-        word |= np.uint32(get_i32(codes + 4 * (count * w + j)) >> 4) << np.uint32(extra * j)
+        upper = np.uint32(get_i32(codes + 4 * (count * w + j)) >> 4)
+        word |= upper << np.uint32(8 * (j & 3) + extra * (j >> 2))
     return np.int32(word)
 
 
@@ -94,5 +95,5 @@ def add_upper(codes: int, w: int, bits: int, word: int) -> None:
     count = 32 // extra
     for j in range(count):
         at = codes + 4 * (count * w + j)
-        upper = (np.int64(np.uint32(word)) >> (extra * j)) & ((1 << extra) - 1)
+        upper = (np.int64(np.uint32(word)) >> (8 * (j & 3) + extra * (j >> 2))) & ((1 << extra) - 1)
         put_i32(at, np.int32(get_i32(at) | upper << 4))

@@ -12,12 +12,10 @@ import numpy as np
 
 from polykv.fast.cpu._jit import kernel
 from polykv.fast.cpu.encode_bits import (
-    add_upper,
     get_stream,
     nibble_pair,
     put_stream,
     set_nibbles,
-    upper_word,
 )
 from polykv.fast.cpu.kv_layout import (
     BF16_,
@@ -83,7 +81,7 @@ def group_to_bytes(codes: int, scale: int, minimum: int, geom: Any, out: int) ->
             put_i8(at + j, _upper_q6(codes, j))
         at += 8
     elif bits == 5:
-        put_i32(at, upper_word(codes, 0, bits))
+        put_stream(codes, g, 4, 1, 0, at)
         at += 4
     for j in range(16):
         put_i8(at + j, nibble_pair(codes, j))
@@ -119,5 +117,5 @@ def bytes_to_group(data: int, geom: Any, codes: int) -> Any:
         for j in range(8):
             _add_upper_q6(codes, j, get_u8(at + j))
     elif bits == 5:
-        add_upper(codes, 0, bits, get_i32(at))
+        get_stream(at, g, 4, 1, 0, codes)
     return scale, minimum

@@ -6,8 +6,8 @@ per side whatever the codec. B tokens of D' stored values (D' = head_dim in whol
     F32, F16, BF16     values [D', B]           dims-major: all tokens of dim 0, then of dim 1
     Q8_0               int8   [D', B]
     Q4_0 Q4_1 IQ4_NL   bytes  [D'/32, 16, B]    low nibble = dim j of 32, high nibble = dim j + 16
-    Q5_0 Q5_1          the same, then uint32 [D'/32, 1, B]    bit j = fifth bit of dim j
-    Q6_0               the same, then uint32 [D'/32, 2, B]    bits 2 j, 2 j + 1 = upper bits of dim j of 16
+    Q5_0 Q5_1          the same, then uint32 [D'/32, 1, B]    byte k, bit s = fifth bit of dim 4 s + k of 32
+    Q6_0               the same, then uint32 [D'/32, 2, B]    byte k, bits 2 s = upper bits of dim 4 s + k of 16
     LLOYD_MAX          bits   [B, D'/g, b g]    token-major stream of b bits per value, first value lowest
     TRELLIS            bits   [B, D'/g, 6 + b g]    the same stream as in files, each group in whole bytes
     scales             [D'/g, B], and then for Q4_1 and Q5_1 the minima [D'/32, B]
@@ -65,7 +65,11 @@ FORWARD = SIGNS2 + LONGEST
 BACKWARD = FORWARD + WIDEST**2
 ALPHA = BACKWARD + WIDEST**2
 TRELLIS = ALPHA + 8
-TABLE = TRELLIS + PARTS * 512
+# Of tables of more than 16 levels, which attention reads rounded: the rounded levels, what 1 of 32767 is worth, and the
+# levels as int16, in planes of 512 low and 512 high bytes (`lift_words`).
+ROUNDED = TRELLIS + PARTS * 512
+WORTH, PLANES = ROUNDED + 512, ROUNDED + 513
+TABLE = PLANES + 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,7 +159,18 @@ def _table(codec: Codec, group: int) -> F32:
         table[FORWARD : FORWARD + m * m] = core(m).T.reshape(-1)
         table[BACKWARD : BACKWARD + m * m] = core(m).reshape(-1)
         table[ALPHA] = codec.alpha
+        if len(codec.centroids) > 16:
+            whole, table[WORTH] = _whole(levels)
+            table[ROUNDED : ROUNDED + len(levels)] = whole * table[WORTH]
+            planes = table[PLANES : PLANES + 256].view(np.uint8).reshape(2, 512)
+            planes[:, : len(levels)] = whole.astype("<i2").view(np.uint8).reshape(-1, 2).T
     if codec.family == Family.TRELLIS:
         searched = constants(codec, group)
         table[TRELLIS : TRELLIS + len(searched)] = searched
     return table
+
+
+def _whole(levels: F32) -> tuple[F32, np.float32]:
+    """Levels as integers, the largest 32767, and what 1 of it is worth."""
+    worth = np.float32(np.abs(levels).max() / 32767)
+    return np.rint(levels / worth).astype(np.float32), worth

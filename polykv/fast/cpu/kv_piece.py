@@ -70,7 +70,8 @@ def _nibbles(tile: int, geom: Any, rec: int, t: int, i: int) -> None:
     for w in range(extra):
         word, p = splat_i(np.int32(0)), tile + 32 * count * w
         for j in range(count):
-            word = join_i(word, field(load_i(p + 32 * j), np.int32(4), np.int32(3)), np.int32(extra * j))
+            upper = field(load_i(p + 32 * j), np.int32(4), np.int32(3))
+            word = join_i(word, upper, np.int32(8 * (j & 3) + extra * (j >> 2)))
         store_i(rec + geom[HIGH_AT] + 4 * ((i * extra + w) * block + t), word)
 
 

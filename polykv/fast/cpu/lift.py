@@ -27,8 +27,10 @@ from polykv.fast.cpu.kv_layout import (
     HIGH_AT,
     IQ4_NL_,
     PIECE,
+    PREFIX,
     Q4_0_,
     Q8_0_,
+    ROW,
     SCALE_AT,
     STORED,
     STREAM,
@@ -37,6 +39,15 @@ from polykv.fast.cpu.lift_columns import STEP, columns16, half8
 from polykv.fast.cpu.lift_columns import WIDTH as WIDTH
 from polykv.fast.cpu.lift_simd import pairs4, pairs8, pairs_iq4, pairs_upper, transpose8, upper_pairs
 from polykv.fast.cpu.lift_stream import stream_lines, stream_square
+from polykv.fast.cpu.lift_words import (
+    HAS_WORDS,
+    tokens16_2,
+    tokens16_3,
+    tokens16_8,
+    values16_2,
+    values16_3,
+    values16_8,
+)
 from polykv.fast.cpu.simd import get_i64, load_i, prefetch, store_f, store_i
 
 # Rows of pairs per group of 32 dims.
@@ -102,10 +113,11 @@ def _pairs_with_upper(rec: int, t: int, geom: Any, group: int, out: int) -> None
     for half in range(2):
         # Upper bits of these 16 dims: half a word, or a whole one.
         upper = load_i(word + 4 * (half * (extra - 1) * block))
-        first = 16 * half * (2 - extra)
+        first = 4 * half * (2 - extra)
         p = rec + 16 * group * block + t
         for j in range(0, WIDTH, 2):
-            high = upper_pairs(upper, np.int32(first + j * extra), np.int32(extra))
+            n = 8 * (j & 3) + extra * (first + (j >> 2))
+            high = upper_pairs(upper, np.int32(n), np.int32(extra))
             store_i(out, pairs_upper(p, p + block, np.int32(4 * half), high, middle))
             p += 2 * block
             out += STEP
@@ -122,7 +134,7 @@ def _ask(near: int, near8: int) -> Any:
 @kernel()
 def _squares(rec: int, t: int, geom: Any, table: int, dims: int, out: int) -> None:
     """All dims of 8 tokens from t of a token-major record to halves of rows of 16 at `out`."""
-    group, bits, row = geom[GROUP], geom[BITS], geom[STREAM] * (geom[STORED] // geom[GROUP])
+    group, bits, row = geom[GROUP], geom[BITS], geom[ROW]
     scales = rec + geom[SCALE_AT] + 2 * t
     for i in range(dims // group):
         scale, codes = half8(scales), rec + t * row + i * geom[STREAM]
@@ -134,11 +146,41 @@ def _squares(rec: int, t: int, geom: Any, table: int, dims: int, out: int) -> No
 
 
 @kernel()
+def _wide_squares(rec: int, t: int, rec8: int, t8: int, geom: Any, table: int, dims: int, out: int) -> None:
+    """The same of types with long tables, 8 tokens of each of two records, to whole rows."""
+    group, bits, prefix, row = geom[GROUP], geom[BITS], geom[PREFIX], geom[ROW]
+    for i in range(dims // group):
+        p, q = rec + t * row + i * geom[STREAM], rec8 + t8 * row + i * geom[STREAM]
+        scale, scale8 = scales8(rec, t, geom, i), scales8(rec8, t8, geom, i)
+        if prefix == 0:
+            tokens16_8(p, q, row, group, table, scale, scale8, out)
+        elif bits == 3:
+            tokens16_3(p, q, row, group, table, scale, scale8, out)
+        else:
+            tokens16_2(p, q, row, group, table, scale, scale8, out)
+        out += group * STEP
+
+
+@kernel()
+def _wide_lines(rec: int, first: int, pieces: int, geom: Any, table: int, offset: int, out: int) -> None:
+    """16 values of the tokens of some pieces, of types with long tables."""
+    if geom[PREFIX] == 0:
+        values16_8(rec, first, pieces, offset, geom[ROW], table, out)
+    elif geom[BITS] == 3:
+        values16_3(rec, first, pieces, offset, geom[ROW], table, out)
+    else:
+        values16_2(rec, first, pieces, offset, geom[ROW], table, out)
+
+
+@kernel()
 def lift_k(rec: int, t: int, rec8: int, t8: int, geom: Any, table: int, dims: int, panel: int, square: int) -> None:
     """All dims of 8 tokens from t of a record, and of 8 from t8 of another, to a K panel of floats.
 
     Addresses: records, table of the codec, panel, 256 bytes of scratch.
     """
+    if HAS_WORDS and geom[BITS] + geom[PREFIX] >= 8 and geom[CORE] > 0:
+        _wide_squares(rec, t, rec8, t8, geom, table, dims, panel)
+        return
     if geom[CORE] > 0:
         _squares(rec, t, geom, table, dims, panel)
         _squares(rec8, t8, geom, table, dims, panel + 32)
@@ -156,8 +198,11 @@ def lift_v(rec: int, first: int, pieces: int, geom: Any, table: int, dim: int, p
     the codec, panel, 1024 bytes of scratch.
     """
     if geom[CORE] > 0:
-        group, row = geom[GROUP], geom[STREAM] * (geom[STORED] // geom[GROUP])
+        group, row = geom[GROUP], geom[ROW]
         offset = dim // group * geom[STREAM] + dim % group // 8 * geom[BITS]
+        if HAS_WORDS and geom[BITS] + geom[PREFIX] >= 8:
+            _wide_lines(rec, first, pieces, geom, table, offset, panel)
+            return
         for i in range(0, 8 * pieces, 8):
             stream_lines(geom, get_i64(rec + i) + offset + get_i64(first + i) * row, table, panel)
             panel += PIECE * STEP

@@ -83,7 +83,8 @@ def _code(rec: int, t: int, geom: Any, d: int, j: int) -> Any:
     low = field(load_u8x8(rec + (d // 32 * 16 + j) * block + t), np.int32(d % 32 // 4), np.int32(15))
     if extra == 0:
         return low
-    # Where the upper bits of this dim are, of all that the token has.
-    bit = (d + j) * extra
-    word = load_i(rec + geom[HIGH_AT] + 4 * (bit // 32 * block + t))
-    return join_i(low, field(word, np.int32(bit % 32), np.int32((1 << extra) - 1)), np.int32(4))
+    # Where the upper bits of this dim are: which of the token's words, and which of its bits.
+    word, place = (d + j) * extra // 32, (d + j) % (32 // extra)
+    bit = 8 * (place & 3) + extra * (place >> 2)
+    upper = field(load_i(rec + geom[HIGH_AT] + 4 * (word * block + t)), np.int32(bit), np.int32((1 << extra) - 1))
+    return join_i(low, upper, np.int32(4))

@@ -135,10 +135,10 @@ def pairs_iq4(b: Any, p: Any, q: Any, shift: Any) -> Any:
 
 @op(Ints, Ints, types.int32, types.int32)
 def upper_pairs(b: Any, word: Any, n: Any, bits: Any) -> Any:
-    """Two fields of `bits` bits from bit n on, moved to bit 4 of the halves of every lane."""
+    """Fields of `bits` bits from bit n and from bit n + 8 on, moved to bit 4 of the halves of every lane."""
     x, one = b.lshr(word, spread(b, n)), I32(1)
     mask = spread(b, b.sub(b.shl(one, bits), one))
-    low, high = b.and_(x, mask), b.and_(b.lshr(x, spread(b, bits)), mask)
+    low, high = b.and_(x, mask), b.and_(b.lshr(x, const(I32X8, 8)), mask)
     return b.or_(b.shl(low, const(I32X8, 4)), b.shl(high, const(I32X8, 20)))
 
 

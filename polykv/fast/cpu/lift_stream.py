@@ -1,7 +1,8 @@
 """Values of token-major streams (rotated types): 8 codes of a token at a time, looked up in the table of the codec.
 
 8 codes of b bits are b bytes, whatever their place in the stream; those of a trellis overlap, each reaching six bits
-into the next ones. Tables of up to 16 levels are in registers, longer ones are read value by value.
+into the next ones. Tables of up to 16 levels are in registers; longer ones are read value by value, rounded as in
+`lift_words`, which is used instead where the processor can.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from llvmlite import ir
 
 from polykv.fast.cpu._jit import kernel
 from polykv.fast.cpu.encode_simd import gathered
-from polykv.fast.cpu.kv_layout import BITS, PREFIX, ROW
+from polykv.fast.cpu.kv_layout import BITS, PREFIX, ROUNDED, ROW
 from polykv.fast.cpu.lift_simd import look_up, look_up16, transposed
 from polykv.fast.cpu.simd_core import (
     F32X8,
@@ -43,7 +44,8 @@ def _reader(b: Any, table: Any, bits: int, prefix: int) -> Callable[[Any], Any]:
     """Emit what is needed once; returns what emits the 8 values that the codes at an address stand for."""
     if prefix or bits == 8:
         mask = const(I32X8, (1 << (bits + prefix)) - 1)
-        return lambda p: gathered(b, table, b.and_(_fields(b, p, bits), mask))
+        rounded = b.add(table, I64(4 * ROUNDED))
+        return lambda p: gathered(b, rounded, b.and_(_fields(b, p, bits), mask))
     low = read(b, table, F32X8)
     if bits < 4:
         return lambda p: look_up(b, low, _fields(b, p, bits))
