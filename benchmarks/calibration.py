@@ -37,6 +37,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])  # type: ignore[union-attr]
     parser.add_argument("--models", default="smollm2,gemma3")
     parser.add_argument("--pairs", default=PAIRS)
+    parser.add_argument("--variants", default=",".join(VARIANTS), help="sets of factors")
     parser.add_argument("--tokens", type=int, default=768, help="length of the excerpt that is scored")
     parser.add_argument("--calibrate", type=Path, help="text for the factors (default: the shipped document)")
     parser.add_argument("--calibration-tokens", type=int, default=4096)
@@ -84,6 +85,8 @@ def measure_model(name: str, seen: str, held_out: str, args: argparse.Namespace)
     )
     ops, pairs, found = operations.load(args.backend), args.pairs.split(","), {}
     for variant, calibration in factors.items():
+        if variant not in args.variants.split(","):
+            continue
         found[variant] = compare(model, ids, pairs, ops=ops, truth=TRUTH, calibration=calibration)
         for kv, q in found[variant].items():
             print(f"{name:8} {kv:14} {variant:17} KL {q.kl_mean:.5f}  99 % {q.kl_p99:.4f}", flush=True)
@@ -110,7 +113,7 @@ def rows(result: dict[str, Any]) -> list[str]:
     models = [m["pairs"] for m in result["models"].values()]
     found = []
     for kv in models[0]:
-        for variant in VARIANTS:
+        for variant in models[0][kv]:
             x = [m[kv][variant] for m in models]
             cells = [
                 " / ".join(f"{v['bytes_per_token']:,.0f}" for v in x),

@@ -18,6 +18,7 @@ from polykv.model.loader import load_model
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
+import calibration  # noqa: E402
 from quality import digits, measure, rows  # noqa: E402
 
 RESULT = json.loads((ROOT / "benchmarks" / "results" / "quality.json").read_text())
@@ -73,3 +74,14 @@ def test_bytes_of_the_result_are_still_those_of_the_arrays(name: str, request: p
     for kv, x in RESULT["models"][name]["pairs"].items():
         plan = plan_memory(config, parse_tiers(kv, len(config.layers)), ctx=1)
         assert sum(layer.token_nbytes for layer in plan.layers) == x["bytes_per_token"]
+
+
+def test_the_results_of_calibrations_are_shown() -> None:
+    result = json.loads((ROOT / "benchmarks" / "results" / "calibration.json").read_text())
+    text = (ROOT / "docs" / "RESULTS.md").read_text()
+    assert all(row in text for row in calibration.rows(result)) and f"commit {result['commit']}" in text
+    for m in result["models"].values():
+        for kv, found in m["pairs"].items():
+            # Factors for K are worth something wherever K has few bits, and cost no bytes.
+            assert len({x["bytes_per_token"] for x in found.values()}) == 1
+            assert found["balanced"]["kl_mean"] < (1.05 if kv.startswith("q8_0") else 0.7) * found["none"]["kl_mean"]

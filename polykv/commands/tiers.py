@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from polykv.cache.calibration_file import read_calibration
 from polykv.cache.codecs import CODECS, codec
-from polykv.commands.options import backend_option, json_option
+from polykv.commands.options import backend_option, calibration_option, calibration_v_option, json_option
 from polykv.commands.output import Output
 from polykv.errors import ConfigError
 from polykv.report import megabytes
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 @click.option("--speed/--no-speed", default=None, help="Time to encode and attend, against f16; default with --text.")
 @click.option("--plot", default=None, metavar="FILE", help="Draw error against bits (.png, .svg, .pdf).")
 @click.option("--capabilities", is_flag=True, help="Only which backend runs which type at which head_dim.")
+@calibration_option
+@calibration_v_option
 @backend_option
 @json_option
 def command(
@@ -42,6 +45,8 @@ def command(
     speed: bool | None,
     plot: str | None,
     capabilities: bool,
+    calibration: str | None,
+    calibration_v: str | None,
     backend: str,
     as_json: bool,
 ) -> None:
@@ -62,6 +67,9 @@ def command(
     chosen = choose(types)
     if text is not None and model is None:
         raise ConfigError("--text measures on a model: add -m MODEL")
+    if text is None and (calibration or calibration_v) is not None:
+        raise ConfigError("--calibration is measured on a model and a text: add -m MODEL --text FILE")
+    factors = read_calibration(calibration, calibration_v)
     loaded = open_model(model) if model else None
     dim = head_dim or (loaded.config.layers[0].head_dim if loaded else 128)
     if text is not None and loaded is not None and dim != loaded.config.layers[0].head_dim:
@@ -83,7 +91,7 @@ def command(
     if loaded and ids:
         from polykv.commands.tiers_model import show_quality
 
-        result |= show_quality(out, loaded, ids, chosen, ops, timing)
+        result |= show_quality(out, loaded, ids, chosen, ops, timing, factors)
     elif loaded:
         out.text("add --text FILE (a text like those it will read) to measure what each type costs on this model")
     if plot is not None:

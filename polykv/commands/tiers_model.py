@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from polykv.cache.calibration import NONE
 from polykv.cache.codecs import codec, parse_tier, parse_tiers
 from polykv.commands.compiling import Compiling
 from polykv.commands.output import Output
 from polykv.config import CacheConfig
 
 if TYPE_CHECKING:
+    from polykv.cache.calibration import Calibration
     from polykv.measure.quality import Quality
     from polykv.measure.speed import Shape, Speed
     from polykv.model.loader import Model
@@ -79,9 +81,16 @@ def timed(
 
 
 def show_quality(
-    out: Output, model: Model, ids: list[int], chosen: list[Codec], ops: LoadedOps, speed: bool
+    out: Output,
+    model: Model,
+    ids: list[int],
+    chosen: list[Codec],
+    ops: LoadedOps,
+    speed: bool,
+    calibration: Calibration,
 ) -> dict[str, Any]:
-    """What every type costs on one side alone, the pairs that are worth their bytes, and advice. speed: time them."""
+    """What every type costs on one side alone, the pairs that are worth their bytes, and advice. speed: time them.
+    calibration: factors that everything but f16 for both sides is stored with."""
     from polykv.measure.choice import advise
 
     sides = {c.name: (f"{c.name}/{CONTROL}", f"{CONTROL}/{c.name}") for c in chosen if c.name != CONTROL}
@@ -89,12 +98,12 @@ def show_quality(
     if not usable:
         out.text(f"no quality: {ops.name} runs none of these types on this model")
         return {}
-    alone = _compare(out, "each side alone", model, ids, [HALF, *usable], ops)
+    alone = _compare(out, "each side alone", model, ids, [HALF, *usable], ops, calibration)
     _show_sides(out, sides, alone, len(ids))
     asked = {c.name for c in chosen} | {CONTROL}
     usual = [kv for kv in ALWAYS if set(kv.split("/")) <= asked]
     pairs = [kv for kv in dict.fromkeys([*_worth_measuring(alone), *usual]) if _runs(ops, model, kv)]
-    found = _compare(out, "pairs", model, ids, pairs, ops)
+    found = _compare(out, "pairs", model, ids, pairs, ops, calibration)
     speeds: dict[str, Speed] = {}
     if speed:
         both = {kv: (tier.k, tier.v) for kv, tier in zip(found, map(parse_tier, found), strict=True)}
@@ -106,17 +115,32 @@ def show_quality(
         out.text(line)
     out.text(f"measured on {len(ids)} tokens of one text; other texts, and long ones, give other numbers")
     as_json = {kv: _as_dict(q, speeds.get(kv)) for kv, q in {**alone, **found}.items()}
-    return {"tokens": len(ids), "truth": CONTROL, "pairs": as_json, "advice": advice}
+    used = calibration.identity()
+    if used != NONE:
+        out.text(f"with the calibration {used}: leave --calibration out to see what it changes")
+    return {"tokens": len(ids), "calibration": used, "truth": CONTROL, "pairs": as_json, "advice": advice}
 
 
 def _compare(
-    out: Output, what: str, model: Model, ids: list[int], pairs: list[str], ops: LoadedOps
+    out: Output,
+    what: str,
+    model: Model,
+    ids: list[int],
+    pairs: list[str],
+    ops: LoadedOps,
+    calibration: Calibration,
 ) -> dict[str, Quality]:
     from polykv.measure.quality import compare
 
     with Compiling(ops.name), out.progress(what) as update:
         return compare(
-            model, ids, pairs, ops=ops, truth=HALF, on_progress=lambda done, total: update(done, total, what)
+            model,
+            ids,
+            pairs,
+            ops=ops,
+            truth=HALF,
+            calibration=calibration,
+            on_progress=lambda done, total: update(done, total, what),
         )
 
 

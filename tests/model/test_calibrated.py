@@ -256,3 +256,18 @@ def test_the_command_line(files: dict[str, str], tmp_path: Path, capsys: pytest.
     assert "calibration of K" in capsys.readouterr().err
     assert cli.run(["plan", *model, "--calibration", out]) == 2
     assert "inside it" in capsys.readouterr().err
+
+
+def test_tiers_measures_with_a_calibration(files: dict[str, str], tmp_path: Path, capsys) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text(TEXT)
+    common = ("-m", str(tiny_path("llama")), "--types", "turbo3", "--no-speed", "--tokens", "64", "--json")
+    found = []
+    for more in ((), ("--calibration", files["k"])):
+        assert cli.run(["tiers", *common, "--text", str(text), *more]) == 0
+        found.append(json.loads(capsys.readouterr().out.splitlines()[-1]))
+    assert found[0]["calibration"] == "none" and found[1]["calibration"].startswith("K ")
+    kl = [x["pairs"]["turbo3/turbo3"]["kl_mean"] for x in found]
+    assert kl[0] != kl[1] and min(kl) > 0
+    assert cli.run(["tiers", *common, "--calibration", files["k"]]) == 2
+    assert "--text FILE" in capsys.readouterr().err
