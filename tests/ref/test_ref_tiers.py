@@ -12,12 +12,15 @@ from polykv import ref
 from polykv.cache.codecs import CODECS, codec
 from polykv.ref.codec import decode_groups, encode_groups
 from polykv.ref.rotation import rotate_out
-from polykv.types import Codec
+from polykv.types import Codec, Family
 
 ROTATED = [name for name, c in CODECS.items() if c.rotated]
 DIMS = (64, 72, 80, 96, 112, 128, 160, 192, 224, 256, 288, 320, 448, 512, 576)
 # Squared error relative to the squared length of N(0, 1) vectors, in the exchange layout at head_dim 128.
-BARS = {"turbo4": 0.0095, "turbo3": 0.0345, "turbo2": 0.121, "turbo3_tcq": 0.0225, "turbo2_tcq": 0.081}
+BARS = {"turbo4": 0.0095, "turbo3": 0.0345, "turbo2": 0.121, "turbo3_tcq": 0.0225, "turbo2_tcq": 0.081} | {
+    "turbo3_tcq_n": 0.0195,
+    "turbo2_tcq_n": 0.0755,
+}
 
 
 def packed(c: Codec, x: np.ndarray) -> np.ndarray:
@@ -56,11 +59,11 @@ def test_bits_are_what_they_are_called(dim: int) -> None:
         c = codec(name)
         bits = 8 * c.packed_bytes(dim) / dim - c.bits
         g = c.group(dim)
-        assert 0 < bits <= (16 + (6 if name.endswith("tcq") else 0) + 7) / g
+        assert 0 < bits <= (16 + (6 if c.family == Family.TRELLIS else 0) + 7) / g
         assert dim % g == 0
 
 
-ORDER = ["turbo8", "turbo4", "turbo3_tcq", "turbo3", "turbo2_tcq", "turbo2"]
+ORDER = ["turbo8", "turbo4", "turbo3_tcq_n", "turbo3_tcq", "turbo3", "turbo2_tcq_n", "turbo2_tcq", "turbo2"]
 SCALAR = ["f16", "bf16", "q8_0", "q6_0", "q5_1", "q5_0", "q4_1", "q4_0"]
 
 
@@ -80,6 +83,8 @@ shapes = st.tuples(st.sampled_from([8, 16, 64, 72, 80, 104, 128, 192]), seeds)
 WORST = {"turbo8": 5e-4, "turbo4": 0.04, "turbo4_ep": 0.09, "turbo3": 0.1, "turbo2": 0.35} | {
     "turbo3_tcq": 0.1,
     "turbo2_tcq": 0.35,
+    "turbo3_tcq_n": 0.1,
+    "turbo2_tcq_n": 0.35,
 }
 # Largest error of one value of a scalar type, in shares of the largest magnitude (or range) of its 32.
 STEPS = {

@@ -11,7 +11,7 @@ from itertools import groupby
 from polykv.cache.codecs.lloyd_max import turbo2, turbo3, turbo4, turbo4_ep, turbo8
 from polykv.cache.codecs.plain import bf16, f16, f32
 from polykv.cache.codecs.scalar import iq4_nl, q4_0, q4_1, q5_0, q5_1, q6_0, q8_0
-from polykv.cache.codecs.trellis import turbo2_tcq, turbo3_tcq
+from polykv.cache.codecs.trellis import turbo2_tcq, turbo2_tcq_n, turbo3_tcq, turbo3_tcq_n
 from polykv.config import Tier
 from polykv.errors import ConfigError
 from polykv.types import Codec
@@ -20,9 +20,10 @@ from polykv.types import Codec
 _PLAIN = (f32(), f16(), bf16())
 _SCALAR = (q8_0(), q6_0(), q5_1(), q5_0(), q4_1(), q4_0(), iq4_nl())
 _ROTATED = (turbo8(), turbo4(), turbo4_ep(), turbo3(), turbo2(), turbo3_tcq(), turbo2_tcq())
+_TRAINED = (turbo3_tcq_n(), turbo2_tcq_n())
 # What is used when nothing is asked for.
 DEFAULT_KV = "q8_0/turbo3"
-CODECS: dict[str, Codec] = {c.name: c for c in (*_PLAIN, *_SCALAR, *_ROTATED)}
+CODECS: dict[str, Codec] = {c.name: c for c in (*_PLAIN, *_SCALAR, *_ROTATED, *_TRAINED)}
 
 
 def codec(name: str) -> Codec:
