@@ -4,7 +4,7 @@ A block of one kv head is one record of bytes, codes first, then the float16 sca
 per side whatever the codec. B tokens of D' stored values (D' = head_dim in whole groups of g, see `Codec.group`):
 
     F32, F16, BF16     values [D', B]           dims-major: all tokens of dim 0, then of dim 1
-    Q8_0               int8   [D', B]
+    Q8_0               int8   [D'/4, B, 4]      four dims of a token side by side
     Q4_0 Q4_1 IQ4_NL   bytes  [D'/32, 16, B]    low nibble = dim j of 32, high nibble = dim j + 16
     Q5_0 Q5_1          the same, then uint32 [D'/32, 1, B]    byte k, bit s = fifth bit of dim 4 s + k of 32
     Q6_0               the same, then uint32 [D'/32, 2, B]    byte k, bits 2 s = upper bits of dim 4 s + k of 16
@@ -14,6 +14,7 @@ per side whatever the codec. B tokens of D' stored values (D' = head_dim in whol
 
 The K side is read with lanes along tokens, the V side with lanes along dims. Types that are usual for K are dims-major
 and those usual for V token-major, which makes the usual pairs free of transposes; the others transpose while lifting.
+Products of integer keys take four bytes to a lane, which is why Q8_0 has its dims in fours.
 Plain streams because 8 codes of b bits are then b bytes: one load, one variable shift and one look-up yield 8 values.
 The scales behind the codes also absorb the read past the last code. Groups are whole octets of codes and whole panels
 of 16 dims, because head_dim is a multiple of 16.
@@ -69,7 +70,13 @@ TRELLIS = ALPHA + 8
 # levels as int16, in planes of 512 low and 512 high bytes (`lift_words`).
 ROUNDED = TRELLIS + PARTS * 512
 WORTH, PLANES = ROUNDED + 512, ROUNDED + 513
-TABLE = PLANES + 256
+# Of three-bit levels, which attention reads as integers (`_fitted`), what 1 is worth is at WORTH, too. Then the inverse
+# of what the weights that they meet may sum up to (`attend_weights`), and the integers, as int16, four times the 8, and
+# as int32, in the lower and in the upper halves.
+SHARE, LOOKUP = PLANES + 256, PLANES + 257
+LOOKUP_LOW, TABLE = LOOKUP + 16, LOOKUP + 32
+# The largest three-bit level as an integer.
+TOP = 4095
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,6 +171,12 @@ def _table(codec: Codec, group: int) -> F32:
             table[ROUNDED : ROUNDED + len(levels)] = whole * table[WORTH]
             planes = table[PLANES : PLANES + 256].view(np.uint8).reshape(2, 512)
             planes[:, : len(levels)] = whole.astype("<i2").view(np.uint8).reshape(-1, 2).T
+    if codec.family == Family.LLOYD_MAX and codec.bits == 3:
+        fitted, table[WORTH] = _fitted(table[LEVELS : LEVELS + 8].astype(np.float64))
+        # Products stay below 2^31, with room for what rounding adds to the sum of 32 weights.
+        table[SHARE] = 1 / (2**31 // int(np.abs(fitted).max()) - 64)
+        table[LOOKUP : LOOKUP + 16].view(np.int16)[:] = np.tile(fitted, 4)
+        table[LOOKUP_LOW : LOOKUP_LOW + 16].view(np.int32)[:] = np.concatenate([fitted & 0xFFFF, fitted << 16])
     if codec.family == Family.TRELLIS:
         searched = constants(codec, group)
         table[TRELLIS : TRELLIS + len(searched)] = searched
@@ -174,3 +187,17 @@ def _whole(levels: F32) -> tuple[F32, np.float32]:
     """Levels as integers, the largest 32767, and what 1 of it is worth."""
     worth = np.float32(np.abs(levels).max() / 32767)
     return np.rint(levels / worth).astype(np.float32), worth
+
+
+def _fitted(values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int32], float]:
+    """Integers up to TOP, and their worth, that come nearest to some values in all.
+
+    Most multiples of the values round badly; a good one leaves an error of 1e-5.
+    """
+    size = np.abs(values).max()
+    best = (np.inf, np.zeros(len(values)), 1.0)
+    for top in np.arange(TOP // 4, TOP, 0.05):
+        whole = np.rint(values * (top / size))
+        worth = values @ whole / (whole @ whole)
+        best = min(best, (float(np.square(values - worth * whole).sum()), whole, float(worth)), key=lambda x: x[0])
+    return best[1].astype(np.int32), best[2]

@@ -23,8 +23,8 @@ from polykv.fast.cpu.kv_layout import (
     SCALE_AT,
 )
 from polykv.fast.cpu.lift_simd import pick16
-from polykv.fast.cpu.simd import load_f, load_i, load_i8x8, load_u8x8, load_u16x8, splat_i, store_f
-from polykv.fast.cpu.simd_math import bits_f, field, fma, join_i, low_half, shl, sub_i, to_f
+from polykv.fast.cpu.simd import load_f, load_i, load_u8x8, load_u16x8, splat_i, store_f
+from polykv.fast.cpu.simd_math import bits_f, field, fma, join_i, low_half, shl, signed_byte, sub_i, to_f
 
 # Dims of a panel, and bytes of one of its rows.
 WIDTH, STEP = 16, 64
@@ -56,9 +56,11 @@ def columns16(rec: int, t: int, geom: Any, table: int, d: int, out: int) -> None
             store_f(out, bits_f(shl(load_u16x8(p), np.int32(16))))
             out += STEP
     elif family == Q8_0_:
-        for p in range(rec + d * block + t, rec + (d + WIDTH) * block + t, block):
-            store_f(out, to_f(load_i8x8(p)))
-            out += STEP
+        for p in range(rec + d * block + 4 * t, rec + (d + WIDTH) * block + 4 * t, 4 * block):
+            quad = load_i(p)
+            for j in range(4):
+                store_f(out, to_f(signed_byte(quad, np.int32(j))))
+                out += STEP
     elif family in (Q4_1_, Q5_1_):
         at = 2 * (d // 32 * block + t)
         scale, low = half8(rec + geom[SCALE_AT] + at), half8(rec + geom[MIN_AT] + at)
