@@ -68,7 +68,7 @@ TRELLIS = ALPHA + 8
 # Of tables of more than 16 levels, which attention reads rounded: the rounded levels, what 1 of 32767 is worth, and the
 # levels as int16, in planes of 512 low and 512 high bytes (`lift_words`).
 ROUNDED = TRELLIS + PARTS * 512
-WORTH, PLANES = ROUNDED + 512, ROUNDED + 513
+ROUND_WORTH, PLANES = ROUNDED + 512, ROUNDED + 513
 TABLE = PLANES + 256
 
 
@@ -160,8 +160,8 @@ def _table(codec: Codec, group: int) -> F32:
         table[BACKWARD : BACKWARD + m * m] = core(m).reshape(-1)
         table[ALPHA] = codec.alpha
         if len(codec.centroids) > 16:
-            whole, table[WORTH] = _whole(levels)
-            table[ROUNDED : ROUNDED + len(levels)] = whole * table[WORTH]
+            whole, table[ROUND_WORTH] = _rounded(levels)
+            table[ROUNDED : ROUNDED + len(levels)] = whole * table[ROUND_WORTH]
             planes = table[PLANES : PLANES + 256].view(np.uint8).reshape(2, 512)
             planes[:, : len(levels)] = whole.astype("<i2").view(np.uint8).reshape(-1, 2).T
     if codec.family == Family.TRELLIS:
@@ -170,7 +170,7 @@ def _table(codec: Codec, group: int) -> F32:
     return table
 
 
-def _whole(levels: F32) -> tuple[F32, np.float32]:
+def _rounded(levels: F32) -> tuple[F32, np.float32]:
     """Levels as integers, the largest 32767, and what 1 of it is worth."""
     worth = np.float32(np.abs(levels).max() / 32767)
     return np.rint(levels / worth).astype(np.float32), worth

@@ -14,7 +14,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from polykv.fast.cpu.kv_layout import PLANES, WORTH
+from polykv.fast.cpu.kv_layout import PLANES, ROUND_WORTH
 from polykv.fast.cpu.simd_core import (
     F32,
     I8,
@@ -50,7 +50,7 @@ class Words:
         self.planes = [
             [read(b, b.add(start, I64(plane + 64 * i)), I8X64) for i in range(count)] for plane in (0, PLANE)
         ]
-        self.worth = spread(b, read(b, b.add(table, I64(4 * WORTH)), F32), 16)
+        self.worth = spread(b, read(b, b.add(table, I64(4 * ROUND_WORTH)), F32), 16)
 
     def look_up(self, b: Any, windows: Any, places: Sequence[int]) -> tuple[Any, Any]:
         """Emit the low and the high bytes of the levels of the codes that begin at bit places[i] of the 64 bits that
