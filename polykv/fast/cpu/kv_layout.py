@@ -165,7 +165,7 @@ def _table(codec: Codec, group: int) -> F32:
             planes = table[PLANES : PLANES + 256].view(np.uint8).reshape(2, 512)
             planes[:, : len(levels)] = whole.astype("<i2").view(np.uint8).reshape(-1, 2).T
     if codec.family == Family.TRELLIS:
-        searched = constants(codec, group)
+        searched = constants(codec)
         table[TRELLIS : TRELLIS + len(searched)] = searched
     return table
 
