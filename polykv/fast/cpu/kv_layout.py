@@ -167,7 +167,7 @@ def _table(codec: Codec, group: int) -> F32:
         table[BACKWARD : BACKWARD + m * m] = core(m).reshape(-1)
         table[ALPHA] = codec.alpha
         if len(codec.centroids) > 16:
-            whole, table[WORTH] = _whole(levels)
+            whole, table[WORTH] = _rounded(levels)
             table[ROUNDED : ROUNDED + len(levels)] = whole * table[WORTH]
             planes = table[PLANES : PLANES + 256].view(np.uint8).reshape(2, 512)
             planes[:, : len(levels)] = whole.astype("<i2").view(np.uint8).reshape(-1, 2).T
@@ -178,12 +178,12 @@ def _table(codec: Codec, group: int) -> F32:
         table[LOOKUP : LOOKUP + 16].view(np.int16)[:] = np.tile(fitted, 4)
         table[LOOKUP_LOW : LOOKUP_LOW + 16].view(np.int32)[:] = np.concatenate([fitted & 0xFFFF, fitted << 16])
     if codec.family == Family.TRELLIS:
-        searched = constants(codec, group)
+        searched = constants(codec)
         table[TRELLIS : TRELLIS + len(searched)] = searched
     return table
 
 
-def _whole(levels: F32) -> tuple[F32, np.float32]:
+def _rounded(levels: F32) -> tuple[F32, np.float32]:
     """Levels as integers, the largest 32767, and what 1 of it is worth."""
     worth = np.float32(np.abs(levels).max() / 32767)
     return np.rint(levels / worth).astype(np.float32), worth

@@ -17,20 +17,12 @@ from __future__ import annotations
 from typing import Any
 
 from polykv.fast.cpu._jit import kernel
-from polykv.fast.cpu.kv_layout import BITS, BLOCK, CORE, GROUP, PIECE, PREFIX, ROW, SCALE_AT, STREAM
+from polykv.fast.cpu.kv_layout import BITS, BLOCK, CORE, GROUP, PIECE, ROW, SCALE_AT, STREAM
 from polykv.fast.cpu.lift_columns import STEP, columns16, half8
 from polykv.fast.cpu.lift_columns import WIDTH as WIDTH
+from polykv.fast.cpu.lift_long import in_words, words_k, words_v
 from polykv.fast.cpu.lift_simd import transpose8
 from polykv.fast.cpu.lift_stream import stream_lines, stream_square
-from polykv.fast.cpu.lift_words import (
-    HAS_WORDS,
-    tokens16_2,
-    tokens16_3,
-    tokens16_8,
-    values16_2,
-    values16_3,
-    values16_8,
-)
 from polykv.fast.cpu.simd import get_i64
 
 
@@ -49,40 +41,13 @@ def _squares(rec: int, t: int, geom: Any, table: int, dims: int, out: int) -> No
 
 
 @kernel()
-def _wide_squares(rec: int, t: int, rec8: int, t8: int, geom: Any, table: int, dims: int, out: int) -> None:
-    """The same of types with long tables, 8 tokens of each of two records, to whole rows."""
-    group, bits, prefix, row = geom[GROUP], geom[BITS], geom[PREFIX], geom[ROW]
-    for i in range(dims // group):
-        p, q = rec + t * row + i * geom[STREAM], rec8 + t8 * row + i * geom[STREAM]
-        scale, scale8 = scales8(rec, t, geom, i), scales8(rec8, t8, geom, i)
-        if prefix == 0:
-            tokens16_8(p, q, row, group, table, scale, scale8, out)
-        elif bits == 3:
-            tokens16_3(p, q, row, group, table, scale, scale8, out)
-        else:
-            tokens16_2(p, q, row, group, table, scale, scale8, out)
-        out += group * STEP
-
-
-@kernel()
-def _wide_lines(rec: int, first: int, pieces: int, geom: Any, table: int, offset: int, out: int) -> None:
-    """16 values of the tokens of some pieces, of types with long tables."""
-    if geom[PREFIX] == 0:
-        values16_8(rec, first, pieces, offset, geom[ROW], table, out)
-    elif geom[BITS] == 3:
-        values16_3(rec, first, pieces, offset, geom[ROW], table, out)
-    else:
-        values16_2(rec, first, pieces, offset, geom[ROW], table, out)
-
-
-@kernel()
 def lift_k(rec: int, t: int, rec8: int, t8: int, geom: Any, table: int, dims: int, panel: int, square: int) -> None:
     """All dims of 8 tokens from t of a record, and of 8 from t8 of another, to a K panel of floats.
 
     Addresses: records, table of the codec, panel, 256 bytes of scratch.
     """
-    if HAS_WORDS and geom[BITS] + geom[PREFIX] >= 8 and geom[CORE] > 0:
-        _wide_squares(rec, t, rec8, t8, geom, table, dims, panel)
+    if in_words(geom):
+        words_k(rec, t, rec8, t8, geom, table, dims, panel)
         return
     if geom[CORE] > 0:
         _squares(rec, t, geom, table, dims, panel)
@@ -103,8 +68,8 @@ def lift_v(rec: int, first: int, pieces: int, geom: Any, table: int, dim: int, p
     if geom[CORE] > 0:
         group, row = geom[GROUP], geom[ROW]
         offset = dim // group * geom[STREAM] + dim % group // 8 * geom[BITS]
-        if HAS_WORDS and geom[BITS] + geom[PREFIX] >= 8:
-            _wide_lines(rec, first, pieces, geom, table, offset, panel)
+        if in_words(geom):
+            words_v(rec, first, pieces, geom, table, offset, panel)
             return
         for i in range(0, 8 * pieces, 8):
             stream_lines(geom, get_i64(rec + i) + offset + get_i64(first + i) * row, table, panel)

@@ -1,4 +1,4 @@
-"""Vector operations of the trellis types: one step of the search for the best path, and states out of a stream.
+"""Vector operations of the trellis types: one step of the search for the best path.
 
 What a step keeps of a state are its low six bits, its class. The least costs of the 64 classes lie in 64 float32, in an
 order for which hardly a lane has to move. With class = j 2^k + p, a step of symbols u is
@@ -26,15 +26,11 @@ from polykv.fast.cpu.simd_core import (
     F32,
     F32X8,
     I8,
-    I16,
     I32,
     I32X8,
     I64,
     Addr,
-    Floats,
-    Ints,
     call,
-    const,
     op,
     read,
     spread,
@@ -158,36 +154,3 @@ def lowest(b: Any, bits: Any) -> Any:
     """The place of the lowest of 64 bits, 0 if there is none."""
     place = call(b, "llvm.cttz.i64", I64, bits, ir.IntType(1)(0))
     return b.and_(place, I64(63))
-
-
-@op(types.int64, Addr)
-def two_bytes(b: Any, p: Any) -> Any:
-    """The uint16 at p."""
-    return b.zext(read(b, p, I16), I64)
-
-
-def _states(b: Any, p: Any, bits: int) -> Any:
-    shifts = ir.Constant(I32X8, [bits * lane for lane in range(8)])
-    return b.and_(b.lshr(spread(b, read(b, p, I32)), shifts), const(I32X8, (1 << bits + 6) - 1))
-
-
-@op(Ints, Addr)
-def states8_of3(b: Any, p: Any) -> Any:
-    """States of 8 values of 3 bits, whose symbols end with byte 3 at p (4 bytes are read)."""
-    return _states(b, p, 3)
-
-
-@op(Ints, Addr)
-def states8_of2(b: Any, p: Any) -> Any:
-    """States of 8 values of 2 bits, whose symbols end in byte 2 at p (4 bytes are read)."""
-    return _states(b, p, 2)
-
-
-@op(Floats, Addr, Ints)
-def gather8(b: Any, table: Any, index: Any) -> Any:
-    """table[index], 8 float32."""
-    v = ir.Constant(F32X8, ir.Undefined)
-    for lane in range(8):
-        i = b.zext(b.extract_element(index, I32(lane)), I64)
-        v = b.insert_element(v, read(b, b.add(table, b.shl(i, I64(2))), F32), I32(lane))
-    return v

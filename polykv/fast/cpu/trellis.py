@@ -1,19 +1,9 @@
-"""Trellis codes: best paths for groups of values, their streams, states out of a stream (twin of polykv.ref.trellis).
+"""The search of trellis codes: best paths for groups of values (twin of `polykv.ref.trellis`).
 
-What other kernels call (all pointers are addresses; nothing is allocated):
+    search(x, n, g, bits, trellis, work, states)
 
-    search(x, n, g, bits, trellis, work, states)    float32 [n, g] -> states of the best paths, uint32 [n, g]. x: n
-                                                    groups of g values, rotated, of unit norm, in the units of the
-                                                    tables (`ref.rotation.normalised`)
-    length(y, g, work)                              |y|, squares added in the order of the format
-    levels(states, g, trellis, n_states, y)         table values of states, float32, in the units of the group
-    put_stream(states, g, bits, out)                the bytes of a group behind its norm
-    get_stream(stream, g, bits, states)             and back
-    state_at(stream, t, bits)                       the state of one value alone
-    simd_trellis.states8_of3, states8_of2, gather8  8 values at a time, from byte bits * (t / 8) of a stream on
-
-`trellis` is the address of what `constants` makes of a codec for groups of one size, `work` that of `work_bytes(g)`
-bytes of scratch memory.
+All pointers are addresses; nothing is allocated. `trellis` is that of what `constants` makes of a codec, `work` that of
+`work_bytes(g)` bytes of scratch memory. What surrounds a search is in `encode_trellis`.
 
 A step takes 2^L differences, fused products with sums, and minima, in vectors of 8, whose lanes `simd_trellis`
 explains. Only costs are kept, 256 bytes a step. Tracing back asks which of the 2^k predecessors of a state gives
@@ -33,8 +23,7 @@ from typing import Any
 import numpy as np
 
 from polykv.fast.cpu._jit import kernel
-from polykv.fast.cpu.simd import get_f32, get_i32, load_f, put_f32, put_i8, put_i32, splat_f, store_f, sum_f
-from polykv.fast.cpu.simd_math import add_f, mul_f
+from polykv.fast.cpu.simd import get_f32, get_i32, put_i32, splat_f, store_f
 from polykv.fast.cpu.simd_trellis import (
     CLASSES,
     equal64,
@@ -46,27 +35,26 @@ from polykv.fast.cpu.simd_trellis import (
     step4,
     step8_even,
     step8_odd,
-    two_bytes,
 )
 from polykv.types import F32, Codec
 
 # Parts of the constants, each as long as there are states.
-BOOK, SCALED, EVEN, ODD, RANK, PARTS = range(6)
+BOOK, EVEN, ODD, RANK, PARTS = range(5)
 ZERO = np.float32(0)
 # Groups that are traced back in turn.
 TOGETHER = 4
 
 
 @lru_cache(maxsize=64)
-def constants(codec: Codec, group: int) -> F32:
-    """The codebook of a trellis codec as kernels read it for groups of `group` values, float32 [PARTS states]."""
-    table = _constants(np.array(codec.centroids, np.float32), codec.bits, np.sqrt(np.float32(codec.block / group)))
+def constants(codec: Codec) -> F32:
+    """The codebook of a trellis codec as the search reads it, float32 [PARTS states]."""
+    table = _constants(np.array(codec.centroids, np.float32), codec.bits)
     table.flags.writeable = False
     return table
 
 
-def _constants(book: F32, bits: int, scale: np.float32) -> F32:
-    """The codebook; the same in the units of a group; in the order of even and of odd steps; ranks of last states."""
+def _constants(book: F32, bits: int) -> F32:
+    """The codebook; the same in the order of even and of odd steps; ranks of last states."""
     n = len(book)
     if bits == 3:
         # [u, j, p], see `simd_trellis`.
@@ -77,7 +65,7 @@ def _constants(book: F32, bits: int, scale: np.float32) -> F32:
         orders = (book.reshape(4, 2, 8, 4).transpose(2, 3, 0, 1).reshape(8, 8, 4),) * 2
     s = np.arange(n)
     rank = _reversed(s >> 5, n // 32) * 32 + _reversed(s & 31, 32)
-    return np.concatenate([book, book * scale, *(o.ravel() for o in orders), rank], dtype=np.float32)
+    return np.concatenate([book, *(o.ravel() for o in orders), rank], dtype=np.float32)
 
 
 def viterbi(x: F32, codebook: F32, bits: int) -> Any:
@@ -87,7 +75,7 @@ def viterbi(x: F32, codebook: F32, bits: int) -> Any:
     """
     if bits not in (2, 3) or codebook.shape != (64 << bits,):
         raise ValueError(f"no kernel for {bits} bits and a codebook of shape {codebook.shape}")
-    x, table = np.ascontiguousarray(x, np.float32), _constants(codebook.astype(np.float32), bits, np.float32(1))
+    x, table = np.ascontiguousarray(x, np.float32), _constants(codebook.astype(np.float32), bits)
     n, g = x.shape
     work, states = np.empty(work_bytes(g), np.uint8), np.empty((n, g), np.uint32)
     search(x.ctypes.data, n, g, bits, table.ctypes.data, work.ctypes.data, states.ctypes.data)
@@ -195,7 +183,8 @@ def _trace(x: int, n: int, g: int, bits: int, trellis: int, work: int, states: i
 
 @kernel()
 def search(x: int, n: int, g: int, bits: int, trellis: int, work: int, states: int) -> None:
-    """States uint32 [n, g] of the paths of least squared error for x float32 [n, g]; values must be finite."""
+    """States uint32 [n, g] of the paths of least squared error for x float32 [n, g]: groups that are rotated, of unit
+    norm, in the units of the codebook. What is not finite gets some path."""
     n_states, size = 64 << bits, CLASSES * (g + 1)
     for first in range(0, n, TOGETHER):
         count = min(n - first, TOGETHER)
@@ -208,60 +197,3 @@ def search(x: int, n: int, g: int, bits: int, trellis: int, work: int, states: i
             for i in range(count):
                 _forward(values + 4 * g * i, t, bits, n_states, trellis, work + size * i + CLASSES * t)
         _trace(values, count, g, bits, trellis, work, states + 4 * g * first)
-
-
-@kernel()
-def length(y: int, g: int, work: int) -> Any:
-    """|y|, squares added as a tree: value j and j + h, h half the next power of two, then half of that, and so on.
-
-    g is a multiple of 8.
-    """
-    h = 8
-    while h < g:
-        h *= 2
-    for p in range(0, 4 * h, 32):
-        v = load_f(y + p) if p < 4 * g else splat_f(ZERO)
-        store_f(work + p, mul_f(v, v))
-    while h > 8:
-        h //= 2
-        for p in range(work, work + 4 * h, 32):
-            store_f(p, add_f(load_f(p), load_f(p + 4 * h)))
-    # The tree of the last eight.
-    return np.sqrt(sum_f(load_f(work)))
-
-
-@kernel()
-def levels(states: int, g: int, trellis: int, n_states: int, y: int) -> None:
-    """y float32 [g]: table values of states uint32 [g], in the units of a group."""
-    table = trellis + 4 * SCALED * n_states
-    for j in range(0, 4 * g, 4):
-        put_f32(y + j, get_f32(table + 4 * get_i32(states + j)))
-
-
-@kernel()
-def put_stream(states: int, g: int, bits: int, out: int) -> None:
-    """Write ceil((6 + bits g) / 8) bytes: the low six bits of the first state, then the symbols."""
-    word, filled = get_i32(states) & 63, 6
-    for j in range(0, 4 * g, 4):
-        word |= (get_i32(states + j) >> 6) << filled
-        filled += bits
-        if filled >= 8:
-            put_i8(out, np.int32(word))
-            out += 1
-            word >>= 8
-            filled -= 8
-    if filled:
-        put_i8(out, np.int32(word))
-
-
-@kernel()
-def state_at(stream: int, t: int, bits: int) -> Any:
-    """The state of value t alone, out of two bytes."""
-    return two_bytes(stream + (bits * t >> 3)) >> (bits * t & 7) & ((64 << bits) - 1)
-
-
-@kernel()
-def get_stream(stream: int, g: int, bits: int, states: int) -> None:
-    """States uint32 [g] of a stream; g is a multiple of 4."""
-    for t in range(g):
-        put_i32(states + 4 * t, state_at(stream, t, bits))
