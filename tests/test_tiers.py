@@ -171,6 +171,7 @@ def test_without_a_text_nothing_runs(capsys: pytest.CaptureFixture[str]) -> None
         (["--types", "q8_0,turbo9"], "turbo9"),
         (["--types", "q8_0", "--plot", "no-such-folder/a.png"], "no-such-folder"),
         (["--types", "q8_0", "--plot", "a.nonsense"], "nonsense"),
+        (["--types", "f16,bf16", "--plot", "a.png"], "nothing to draw"),
     ],
 )
 def test_mistakes(args: list[str], part: str, capsys: pytest.CaptureFixture[str]) -> None:

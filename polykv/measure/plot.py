@@ -51,19 +51,25 @@ def draw(path: str | Path, points: list[Point], title: str) -> None:
     """Write the picture; the suffix of the path says the format (.png, .svg, .pdf).
 
     The first panel has error against bits for the first sample; all samples follow as distances from the bound, in
-    which types that are close together can be told apart. Raises ConfigError for a path that cannot be written.
+    which types that are close together can be told apart. Raises ConfigError for a path that cannot be written, and
+    when no type has bits that could be drawn.
     """
     from matplotlib.figure import Figure
 
     shown = [p for p in points if p.codec.bits <= MOST_BITS]
-    names = list(points[0].nmse)
+    if not shown:
+        raise ConfigError(f"--plot: there is nothing to draw, all of these types have more than {MOST_BITS} bits")
+    names = list(shown[0].nmse)
     columns = min(4, 1 + len(names))
     rows = -(-(1 + len(names)) // columns)
     figure = Figure(figsize=(4.6 * columns, 4.4 * rows), layout="constrained")
     first, *others = figure.subplots(rows, columns, squeeze=False).flat
     rate_distortion(first, shown, names[0])
+    # One scale for all: what rotating does to K is the difference between two panels.
+    top = 1 + max(above_bound(p, name) for p in shown for name in names)
     for ax, name in zip(others, names, strict=False):
         distance(ax, shown, name)
+        ax.set_ylim(-0.5, top)
     for ax in others[len(names) :]:
         ax.set_axis_off()
     figure.suptitle(title)
@@ -87,9 +93,14 @@ def distance(ax: Axes, points: list[Point], name: str) -> None:
     """How many dB the error on one sample is above Shannon's bound for normal values; 6.02 dB are worth one bit."""
     ax.axhline(0, color="k", lw=1)
     ax.axhline(10 * np.log10(PANTER_DITE), color="k", lw=1, ls=":")
-    above = {p.codec.name: 10 * np.log10(max(p.nmse[name], 1e-30)) + 20 * np.log10(2) * p.bits for p in points}
-    _marks(ax, points, above)
-    ax.set(title=name, xlabel="bits per value in memory", ylabel="dB above the bound", ylim=(-0.5, None))
+    _marks(ax, points, {p.codec.name: above_bound(p, name) for p in points})
+    ax.set(title=name, xlabel="bits per value in memory", ylabel="dB above the bound")
+
+
+def above_bound(point: Point, name: str) -> float:
+    """dB between the error on one sample and Shannon's bound for as many bits."""
+    # A type that loses nothing (all vectors of the sample are zero, say) has no logarithm.
+    return float(10 * np.log10(max(point.nmse[name], 1e-30)) + 20 * np.log10(2) * point.bits)
 
 
 def _marks(ax: Axes, points: list[Point], y: dict[str, float]) -> None:

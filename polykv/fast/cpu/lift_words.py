@@ -102,7 +102,7 @@ def _fours(b: Any, bits: int, spans: list[Any], j: int) -> Any:
     """Emit of each of 16 spans the 32 bits with codes 4 j .. 4 j + 3; spans: those of the first and of the last 8."""
     size, byte = 16 if bits == 8 else 8, 4 * j * bits // 8
     if size == 8:
-        return _moved(b, *spans, [size * i + byte + k for i in range(16) for k in range(4)])
+        return _moved(b, spans[0], spans[1], [size * i + byte + k for i in range(16) for k in range(4)])
     parts = []
     for x in spans:
         low, high = (_moved(b, x, x, list(range(start, start + 64))) for start in (0, 64))
