@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from polykv.cache.calibration_file import read_calibration
-from polykv.cache.codecs import CODECS, codec
+from polykv.cache.codecs import CODECS, VARIANTS, codec
 from polykv.commands.options import backend_option, calibration_option, calibration_v_option, json_option
 from polykv.commands.output import Output
 from polykv.errors import ConfigError
@@ -103,7 +103,12 @@ def choose(types: str | None) -> list[Codec]:
     """The types that --types names, all without it. f32 exists for tests: it is taken when named."""
     if types is None:
         return [c for c in CODECS.values() if c.name != "f32"]
-    return list({name: codec(name) for name in types.split(",")}.values())
+    chosen = {name: codec(name) for name in types.split(",")}
+    if any(c.centered for c in chosen.values()):
+        raise ConfigError(
+            "--types: +c belongs to K in a cache, of which units of 64 positions have means; leave it out"
+        )
+    return list(chosen.values())
 
 
 def open_model(name: str) -> Model:
@@ -148,6 +153,8 @@ def show_list(
         row = [c.name, f"{bits(c, dim):.4g}", str(c.bits), scales, ", ".join(where[c.name])]
         rows.append([*row, megabytes(per_token[c.name]) if c.name in per_token else "-"] if loaded else row)
     out.table(f"K/V types at head_dim {dim}", [*columns, "K and V, per token"] if loaded else columns, rows)
+    out.text(f"rotated, at the same size: {', '.join(VARIANTS)}")
+    out.text("for K, +16/64 bits: TYPE+c (less the mean of 64 positions); for both: ,sink=N and ,recent=N (exact)")
     if loaded:
         out.text(f"bytes per token: all layers of {model}, from arrays that the backend {ops.name} allocates")
         missing = [name for name in names if name not in per_token]

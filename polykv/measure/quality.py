@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from polykv.cache.calibration import Calibration
 from polykv.cache.codecs import parse_tiers
+from polykv.cache.group import Stage
 from polykv.cache.pool import KVPool
 from polykv.cache.sequence import Sequence
 from polykv.config import CacheConfig
@@ -31,9 +32,11 @@ CHUNK = 32
 
 @dataclass(frozen=True, eq=False)
 class Quality:
-    """One pair on one text. bytes_per_token: K and V of all layers. kl, same: float64 and bool [T], by position."""
+    """One pair on one text. bytes_per_token: codes of K and V of all layers. held: bytes of all blocks at the end,
+    exact cells included. kl, same: float64 and bool [T], by position."""
 
     bytes_per_token: float
+    held: int
     kl: npt.NDArray[np.float64]
     same: npt.NDArray[np.bool_]
 
@@ -86,7 +89,13 @@ def compare(
             if on_progress:
                 on_progress(done, total)
     return {
-        kv: Quality(bytes_per_token(sides[kv].pool), np.concatenate(kl[kv]), np.concatenate(same[kv])) for kv in pairs
+        kv: Quality(
+            bytes_per_token(sides[kv].pool),
+            sides[kv].pool.used_nbytes,
+            np.concatenate(kl[kv]),
+            np.concatenate(same[kv]),
+        )
+        for kv in pairs
     }
 
 
@@ -97,8 +106,8 @@ def empty_pool(model: Model, kv: str, tokens: int, ops: LoadedOps) -> KVPool:
 
 
 def bytes_per_token(cache: KVPool) -> float:
-    """Of K and V of all layers, from one block of the arrays."""
-    return sum(cache.block_nbytes(g.index) for g in cache.groups) / cache.block_size
+    """Of K and V of all layers as they are coded, from one block of the arrays."""
+    return sum(cache.block_nbytes(g.index) / g.size for g in cache.groups if g.stage is not Stage.EXACT)
 
 
 def log_softmax(logits: F32) -> F32:

@@ -14,7 +14,7 @@ import numpy as np
 
 from polykv.config import CacheConfig
 from polykv.ops import BACKENDS, LoadedOps, load
-from polykv.types import F32, Codec, Slots
+from polykv.types import F32, UNIT, Codec, Slots
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Loss:
 
 
 def bits(codec: Codec, head_dim: int) -> float:
-    """Bits in memory per value of a head, everything counted: codes, scales, padding."""
-    return 8 * codec.packed_bytes(head_dim) / head_dim
+    """Bits in memory per value of a head, everything counted: codes, scales, padding, means."""
+    return 8 * (codec.packed_bytes(head_dim) + codec.mean_bytes(head_dim) / UNIT) / head_dim
 
 
 def runs(codec: Codec, head_dim: int, block_size: int = CacheConfig.block_size) -> list[str]:

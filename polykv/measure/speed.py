@@ -79,7 +79,8 @@ def measure(
 def store(ops: Ops, k_type: Codec, v_type: Codec, k: F32, v: F32, block_size: int = CacheConfig.block_size) -> LayerKV:
     """Keys and values [T, G, D] in fresh arenas, blocks in order."""
     (tokens, n_kv, dim), slots = k.shape, _slots(len(k), block_size)
-    kv = LayerKV(*(ops.kv_alloc(c, -(-tokens // block_size), n_kv, dim, block_size) for c in (k_type, v_type)))
+    arenas = [ops.kv_alloc(c, -(-tokens // block_size), n_kv, dim, block_size) for c in (k_type, v_type)]
+    kv = LayerKV(arenas[0], arenas[1])
     ops.kv_append(kv.k, k, slots)
     ops.kv_append(kv.v, v, slots)
     return kv

@@ -77,7 +77,7 @@ def with_codebooks(tiers: tuple[Tier, ...], paths: Iterable[str | Path]) -> tupl
         size = Path(path).stat().st_size if Path(path).is_file() else 0
         # A file that fits none is refused with the size that the first of them needs.
         first = with_codebook(next((c for c in found if 4 * len(c.centroids) == size), found[0]), path)
-        tiers = tuple(Tier(*(_like(first, c, path) for c in (t.k, t.v))) for t in tiers)
+        tiers = tuple(dataclasses.replace(t, k=_like(first, t.k, path), v=_like(first, t.v, path)) for t in tiers)
     return tiers
 
 

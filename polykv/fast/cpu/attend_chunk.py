@@ -18,6 +18,7 @@ from polykv.fast.cpu._jit import kernel
 from polykv.fast.cpu.attend_job import (
     BLOCK_PTR,
     BLOCKS,
+    FIRST_CELL,
     FOLD,
     K_DATA,
     K_GEOM,
@@ -219,12 +220,14 @@ def _fold_segment(
     least, most = _seen(rows, last, tile, positions)
     count, held, foreseen = 0, False, False
     for base in range(max(low, start // UNIT * UNIT), stop, UNIT):
-        # The first unit of a segment may have lost its first blocks to a sliding window.
+        # The first unit of a segment may have lost its first blocks to a sliding window; of the first unit of all, some
+        # cells may be exact ones, which are elsewhere.
         skip, n = max(0, start - base), min(UNIT, end - base)
         # Most units are whole and seen by all rows, which need not be found anew.
-        plain = skip == 0 and n == UNIT and least >= base + n and (window == 0 or most - window <= base)
+        hidden = max(skip, job[FIRST_CELL] - base)
+        plain = hidden == 0 and n == UNIT and least >= base + n and (window == 0 or most - window <= base)
         if not (plain and held):
-            count = _visible(span, pitch, rows, last, tile, positions, (base, skip, n), window, group)
+            count = _visible(span, pitch, rows, last, tile, positions, (base, hidden, n), window, group)
         held = plain
         foreseen = foreseen and count > 0
         if count > 0:

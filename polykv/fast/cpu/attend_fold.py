@@ -6,10 +6,12 @@ from typing import Any
 
 from polykv.fast.cpu._jit import kernel
 from polykv.fast.cpu.attend_keys import score_unit
+from polykv.fast.cpu.attend_means import add_means
 from polykv.fast.cpu.attend_softmax import ROW, cap_row, fold_tile3, fold_tile4, hide_cells
-from polykv.fast.cpu.attend_unit import CAP, FACTOR, FIELDS, MAX, ROWS, SCORES, SPAN, SUM, span_pitch
+from polykv.fast.cpu.attend_unit import CAP, FACTOR, FIELDS, K_GEOM, MAX, ROWS, SCORES, SPAN, SUM, span_pitch
 from polykv.fast.cpu.attend_values import add_unit
 from polykv.fast.cpu.attend_views import ints, longs
+from polykv.fast.cpu.kv_layout import GEOM, MEAN_AT
 from polykv.fast.cpu.simd import get_f32
 from polykv.types import UNIT
 
@@ -27,6 +29,9 @@ def fold_unit(work: int, skip: int, n: int, count: int) -> None:
     for i in range(count, max(padded, 4)):
         span[0, i], span[1, i], span[2, i] = rows, 0, UNIT
     score_unit(d, work, n, span, padded)
+    k_geom = longs(d[K_GEOM], GEOM)
+    if k_geom[MEAN_AT] > 0:
+        add_means(d, k_geom, d[SCORES], span, count)
     _weights(d, span, get_f32(work + 8 * CAP), count, padded)
     add_unit(d, work, skip, n, span, padded)
 

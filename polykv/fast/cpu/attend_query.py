@@ -1,4 +1,4 @@
-"""Queries in the form that the keys want: scaled, and rotated or rounded to int16.
+"""Queries in the form that the keys want: scaled, rotated, rounded to int16.
 
 Keys of most scalar types are integers with a scale to 32 dims. Queries are rounded likewise, to 16 bits,
 
@@ -22,9 +22,12 @@ from polykv.fast.cpu.kv_layout import CORE, DIM, FAMILY, IQ4_NL_, Q4_0_, Q5_0_, 
 from polykv.fast.cpu.simd import (
     addr,
     load_f,
+    load_i8x8,
+    load_u16x8,
     put_f32,
     put_i32,
     splat_f,
+    splat_i,
     store_i8x8,
     store_u16x8,
     sum_f,
@@ -32,13 +35,13 @@ from polykv.fast.cpu.simd import (
     top_f,
 )
 from polykv.fast.cpu.simd_core import F32X8, I32X8, Floats, Ints, const, op
-from polykv.fast.cpu.simd_math import abs_f, add_i, fma, max_f, mul_f, multiply_add, signed_byte, sub_i
+from polykv.fast.cpu.simd_math import abs_f, add_i, and_i, fma, max_f, mul_f, multiply_add, signed_byte, sub_i, to_f
 from polykv.fast.cpu.simd_wide import lanes
 
 LARGEST = np.float32(32639)
 # Scales below this have no float32 inverse; such groups become zeros.
 TINY = np.finfo(np.float32).tiny
-ONE, ZERO = np.float32(1), np.float32(0)
+ONE, ZERO, BYTE = np.float32(1), np.float32(0), np.float32(256)
 
 
 @kernel()
@@ -70,6 +73,16 @@ def _put_quads(at: int, i: int, q: Any) -> None:
         store_i8x8(at + 4 * QUADS + 8 * i, low)
     else:
         store_u16x8(at + 16 * i, _in_turns(q))
+
+
+@kernel()
+def get_quads(at: int, i: int) -> Any:
+    """Dims 8 i .. 8 i + 7 of a rounded group at `at`, as floats: inverse of `_put_quads`."""
+    if IN_BYTES:
+        high, low = to_f(load_i8x8(at + 8 * i)), to_f(load_i8x8(at + 4 * QUADS + 8 * i))
+        return fma(high, splat_f(BYTE), low)
+    middle, mask = splat_i(np.int32(32768)), splat_i(np.int32(65535))
+    return to_f(_in_turns(sub_i(and_i(add_i(load_u16x8(at + 16 * i), middle), mask), middle)))
 
 
 @kernel()
@@ -107,5 +120,5 @@ def prepare_queries(q: Any, r0: int, r1: int, g: int, group: int, scale: Any, ge
             row[dim:] = 0
             if geom[CORE] > 0:
                 rotate(row, geom, table)
-            elif in_integers(geom):
+            if in_integers(geom):
                 round_query(addr(row), geom[STORED] // 32)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 from polykv.fast.cpu._jit import kernel
-from polykv.fast.cpu.kv_layout import BITS, BLOCK, CORE, GROUP, PIECE, ROW, SCALE_AT, STREAM
+from polykv.fast.cpu.kv_layout import BITS, BLOCK, FAMILY, GROUP, LLOYD_, PIECE, ROW, SCALE_AT, STREAM, TRELLIS_
 from polykv.fast.cpu.lift_columns import STEP, columns16, half8
 from polykv.fast.cpu.lift_columns import WIDTH as WIDTH
 from polykv.fast.cpu.lift_long import in_words, words_k, words_v
@@ -49,7 +49,7 @@ def lift_k(rec: int, t: int, rec8: int, t8: int, geom: Any, table: int, dims: in
     if in_words(geom):
         words_k(rec, t, rec8, t8, geom, table, dims, panel)
         return
-    if geom[CORE] > 0:
+    if geom[FAMILY] in (LLOYD_, TRELLIS_):
         _squares(rec, t, geom, table, dims, panel)
         _squares(rec8, t8, geom, table, dims, panel + 32)
         return
@@ -65,7 +65,7 @@ def lift_v(rec: int, first: int, pieces: int, geom: Any, table: int, dim: int, p
     Addresses: int64 per piece, its record and its first token there (one piece more when their number is odd); table of
     the codec, panel, 1024 bytes of scratch.
     """
-    if geom[CORE] > 0:
+    if geom[FAMILY] in (LLOYD_, TRELLIS_):
         group, row = geom[GROUP], geom[ROW]
         offset = dim // group * geom[STREAM] + dim % group // 8 * geom[BITS]
         if in_words(geom):

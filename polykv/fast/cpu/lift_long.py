@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from polykv.fast.cpu._jit import kernel
-from polykv.fast.cpu.kv_layout import BITS, BLOCK, CORE, GROUP, PREFIX, ROW, SCALE_AT, STREAM
+from polykv.fast.cpu.kv_layout import BITS, BLOCK, FAMILY, GROUP, LLOYD_, PREFIX, ROW, SCALE_AT, STREAM, TRELLIS_
 from polykv.fast.cpu.lift_columns import STEP, half8
 from polykv.fast.cpu.lift_words import (
     HAS_WORDS,
@@ -21,7 +21,7 @@ from polykv.fast.cpu.lift_words import (
 @kernel()
 def in_words(geom: Any) -> Any:
     """Whether panels of this layout are made here."""
-    return HAS_WORDS and geom[CORE] > 0 and geom[BITS] + geom[PREFIX] >= 8
+    return HAS_WORDS and geom[FAMILY] in (LLOYD_, TRELLIS_) and geom[BITS] + geom[PREFIX] >= 8
 
 
 @kernel()
