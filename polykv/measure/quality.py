@@ -36,9 +36,9 @@ class Quality:
     exact cells included. kl, same: float64 and bool [T], by position."""
 
     bytes_per_token: float
-    held: int
     kl: npt.NDArray[np.float64]
     same: npt.NDArray[np.bool_]
+    held: int = 0
 
     @property
     def kl_mean(self) -> float:
@@ -91,9 +91,9 @@ def compare(
     return {
         kv: Quality(
             bytes_per_token(sides[kv].pool),
-            sides[kv].pool.used_nbytes,
             np.concatenate(kl[kv]),
             np.concatenate(same[kv]),
+            sides[kv].pool.used_nbytes,
         )
         for kv in pairs
     }
