@@ -179,3 +179,11 @@ def test_mistakes_in_a_tier_are_named(kv: str, message: str) -> None:
 def test_vectors_alone_cannot_be_centered() -> None:
     with pytest.raises(PolyKVError, match="exists in caches only"):
         polykv.quantize("turbo4+c", np.ones((2, 64), np.float32))
+
+
+def test_centered_keys_of_a_model_with_key_biases() -> None:
+    """Checked when the model is opened, as other types are; the bias is part of the mean."""
+    ids = random_ids(150, seed=7)
+    got, want = (logits_of(tiny_llm("qwen2", kv=kv), ids, []) for kv in ("turbo4+c/turbo8,sink=4", "f32"))
+    plain = logits_of(tiny_llm("qwen2", kv="turbo4/turbo8,sink=4"), ids, [])
+    assert np.abs(got - want).mean() < np.abs(plain - want).mean()
