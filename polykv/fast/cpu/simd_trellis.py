@@ -30,6 +30,7 @@ from polykv.fast.cpu.simd_core import (
     I32X8,
     I64,
     Addr,
+    Floats,
     call,
     op,
     read,

@@ -61,7 +61,7 @@ def viterbi(x: F32, codebook: F32, bits: int) -> Any:
 
 @kernel()
 def work_bytes(group: int) -> Any:
-    """Bytes of scratch memory for groups of up to `group` values: the costs before and after every step, and some spare."""
+    """Bytes of scratch memory for groups of up to `group` values: costs before and after every step, and some spare."""
     return 8 * CLASSES * (group + 1) + CLASSES
 
 
