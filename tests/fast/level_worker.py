@@ -21,7 +21,8 @@ from polykv.cache.codecs import codec
 from polykv.fast.cpu import attend
 from polykv.fast.cpu.linear import linear
 from polykv.fast.cpu.simd_core import level
-from polykv.fast.cpu.trellis import constants, search, work_bytes
+from polykv.fast.cpu.trellis import search, work_bytes
+from polykv.fast.cpu.trellis_tables import constants
 from polykv.types import WEIGHT_BLOCK, Activations, WeightType
 
 

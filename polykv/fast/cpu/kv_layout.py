@@ -32,7 +32,7 @@ import numpy.typing as npt
 
 from polykv.errors import UnsupportedError
 from polykv.fast.cpu.simd_weights import IQ4
-from polykv.fast.cpu.trellis import PARTS, constants
+from polykv.fast.cpu.trellis_tables import PARTS, constants
 from polykv.hadamard import core, core_order
 from polykv.types import F32, UNIT, Codec, Family, KVArena
 
@@ -63,7 +63,7 @@ BITS, PREFIX, STREAM, ROW, WEIGHTED, TURN, MEAN_AT, GEOM = range(12, 20)
 LONGEST, WIDEST = 576, 36
 # Offsets in `table`: levels (512 at most; fewer than 16 are repeated, so that an index of 3 or 4 bits needs no mask),
 # thresholds, rotation signs, Paley's matrix twice: P transposed, by whose rows the product P y is summed, and P, for
-# P^T y; the factor on norms; and what the search of a trellis reads (`trellis.constants`).
+# P^T y; the factor on norms; and what the search of a trellis reads (`trellis_tables`).
 LEVELS, THRESHOLDS, SIGNS1, SIGNS2 = 0, 512, 768, 768 + LONGEST
 FORWARD = SIGNS2 + LONGEST
 BACKWARD = FORWARD + WIDEST**2

@@ -30,6 +30,7 @@ from polykv.fast.cpu.simd_core import (
     I32X8,
     I64,
     Addr,
+    Floats,
     call,
     op,
     read,
@@ -100,6 +101,34 @@ def step4(b: Any, x: Any, costs: Any, book: Any) -> None:
         write(b, _plus(b, costs, CLASSES + STEP * i), turned)
 
 
+def _block(b: Any, x: Any, old: Any, book: Any, new: Any, bits: int) -> None:
+    """Emit the part of a step that begins in 2^k classes, for 8 groups: a vector has a value of each.
+
+    old: costs [p] of the classes; book: levels [p, u]; new: where the cost of symbol 0 goes, others 64 >> k rows on.
+    """
+    n = 1 << bits
+    best: list[Any] = []
+    for p in range(n):
+        cost = read(b, _plus(b, old, STEP * p), F32X8)
+        levels = [spread(b, read(b, _plus(b, book, 4 * (n * p + u)), F32)) for u in range(n)]
+        grown = [_grown(b, cost, x, level) for level in levels]
+        best = [_less(b, *pair) for pair in zip(grown, best, strict=True)] if best else grown
+    for u in range(n):
+        write(b, _plus(b, new, STEP * (64 >> bits) * u), best[u])
+
+
+@op(types.void, Floats, Addr, Addr, Addr)
+def block8(b: Any, x: Any, old: Any, book: Any, new: Any) -> None:
+    """8 classes of 8 groups, 8 symbols."""
+    _block(b, x, old, book, new, 3)
+
+
+@op(types.void, Floats, Addr, Addr, Addr)
+def block4(b: Any, x: Any, old: Any, book: Any, new: Any) -> None:
+    """4 classes of 8 groups, 4 symbols."""
+    _block(b, x, old, book, new, 2)
+
+
 def _matches(b: Any, x: Any, cost: Any, old: Any, book: Any) -> Any:
     """Emit, as bits, which of 8 predecessors (old costs `old`, levels at `book`) lead to exactly this cost."""
     equal = b.icmp_signed("==", _grown(b, old, spread(b, x), read(b, book, F32X8)), spread(b, cost))
@@ -130,6 +159,15 @@ def matches_column8(b: Any, x: Any, cost: Any, old: Any, book: Any) -> Any:
 def matches_column4(b: Any, x: Any, cost: Any, old: Any, book: Any) -> Any:
     """The same of 4 old costs that lie 32 bytes apart; 8 levels are read."""
     return b.and_(_matches(b, x, cost, _column(b, old, 4), book), I64(15))
+
+
+@op(Floats, Addr, types.int64)
+def spaced(b: Any, p: Any, step: Any) -> Any:
+    """8 float32 that lie `step` bytes apart."""
+    v = ir.Constant(F32X8, ir.Undefined)
+    for i in range(8):
+        v = b.insert_element(v, read(b, b.add(p, b.mul(step, I64(i))), F32), I32(i))
+    return v
 
 
 @op(types.int32, Addr)

@@ -2,13 +2,14 @@
 
     search(x, n, g, bits, trellis, work, states)
 
-All pointers are addresses; nothing is allocated. `trellis` is that of what `constants` makes of a codec, `work` that of
-`work_bytes(g)` bytes of scratch memory. What surrounds a search is in `encode_trellis`.
+All pointers are addresses; nothing is allocated. `trellis` is that of what `trellis_tables.constants` makes of a codec,
+`work` that of `work_bytes(g)` bytes of scratch memory. What surrounds a search is in `encode_trellis`.
 
 A step takes 2^L differences, fused products with sums, and minima, in vectors of 8, whose lanes `simd_trellis`
 explains. Only costs are kept, 256 bytes a step. Tracing back asks which of the 2^k predecessors of a state gives
 exactly the cost that was found, the lowest of them as the format says, and so does the work of one vector again. Each
-answer needs the one before; a few groups are traced back in turn, so that their waiting overlaps.
+answer needs the one before; a few groups are traced back in turn, so that their waiting overlaps. Where there are eight
+groups, each has a lane of its own (`trellis_lanes`): the same arithmetic, and so the same paths, with less loading.
 
 Where the processor has fused multiply-adds, a cost is rounded once a step and not twice as in the reference. So the
 error of a path's sum is not larger than there, and paths are those of the reference unless two of them cost the same to
@@ -17,7 +18,6 @@ within that error, some 1e-7 of the cost. Where costs are exact, so are ties, an
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -36,36 +36,13 @@ from polykv.fast.cpu.simd_trellis import (
     step8_even,
     step8_odd,
 )
-from polykv.types import F32, Codec
+from polykv.fast.cpu.trellis_lanes import search8
+from polykv.fast.cpu.trellis_tables import EVEN, ODD, RANK, parts
+from polykv.types import F32
 
-# Parts of the constants, each as long as there are states.
-BOOK, EVEN, ODD, RANK, PARTS = range(5)
 ZERO = np.float32(0)
 # Groups that are traced back in turn.
 TOGETHER = 4
-
-
-@lru_cache(maxsize=64)
-def constants(codec: Codec) -> F32:
-    """The codebook of a trellis codec as the search reads it, float32 [PARTS states]."""
-    table = _constants(np.array(codec.centroids, np.float32), codec.bits)
-    table.flags.writeable = False
-    return table
-
-
-def _constants(book: F32, bits: int) -> F32:
-    """The codebook; the same in the order of even and of odd steps; ranks of last states."""
-    n = len(book)
-    if bits == 3:
-        # [u, j, p], see `simd_trellis`.
-        cube = book.reshape(8, 8, 8)
-        orders = cube.transpose(2, 0, 1), cube.transpose(1, 2, 0)
-    else:
-        # [u, highest bit of j, the rest of j, p].
-        orders = (book.reshape(4, 2, 8, 4).transpose(2, 3, 0, 1).reshape(8, 8, 4),) * 2
-    s = np.arange(n)
-    rank = _reversed(s >> 5, n // 32) * 32 + _reversed(s & 31, 32)
-    return np.concatenate([book, *(o.ravel() for o in orders), rank], dtype=np.float32)
 
 
 def viterbi(x: F32, codebook: F32, bits: int) -> Any:
@@ -75,7 +52,7 @@ def viterbi(x: F32, codebook: F32, bits: int) -> Any:
     """
     if bits not in (2, 3) or codebook.shape != (64 << bits,):
         raise ValueError(f"no kernel for {bits} bits and a codebook of shape {codebook.shape}")
-    x, table = np.ascontiguousarray(x, np.float32), _constants(codebook.astype(np.float32), bits)
+    x, table = np.ascontiguousarray(x, np.float32), parts(codebook.astype(np.float32), bits)
     n, g = x.shape
     work, states = np.empty(work_bytes(g), np.uint8), np.empty((n, g), np.uint32)
     search(x.ctypes.data, n, g, bits, table.ctypes.data, work.ctypes.data, states.ctypes.data)
@@ -84,14 +61,8 @@ def viterbi(x: F32, codebook: F32, bits: int) -> Any:
 
 @kernel()
 def work_bytes(group: int) -> Any:
-    """Bytes of scratch memory for groups of up to `group` values: the costs before and after every step."""
-    return TOGETHER * CLASSES * (group + 1)
-
-
-def _reversed(values: Any, n: int) -> Any:
-    """Numbers below n, a power of two, with their bits in reverse."""
-    width = n.bit_length() - 1
-    return sum((values >> b & 1) << width - 1 - b for b in range(width))
+    """Bytes of scratch memory for groups of up to `group` values: costs before and after every step, and some spare."""
+    return 8 * CLASSES * (group + 1) + CLASSES
 
 
 @kernel(inlined=True)
@@ -185,15 +156,21 @@ def _trace(x: int, n: int, g: int, bits: int, trellis: int, work: int, states: i
 def search(x: int, n: int, g: int, bits: int, trellis: int, work: int, states: int) -> None:
     """States uint32 [n, g] of the paths of least squared error for x float32 [n, g]: groups that are rotated, of unit
     norm, in the units of the codebook. What is not finite gets some path."""
-    n_states, size = 64 << bits, CLASSES * (g + 1)
-    for first in range(0, n, TOGETHER):
+    for first in range(0, n // 8 * 8, 8):
+        search8(x + 4 * g * first, 4, 4 * g, g, bits, trellis, work, states + 4 * g * first)
+    for first in range(n // 8 * 8, n, TOGETHER):
         count = min(n - first, TOGETHER)
-        values = x + 4 * g * first
-        for i in range(count):
-            costs = work + size * i
-            for place in range(0, CLASSES, 32):
-                store_f(costs + place, splat_f(ZERO))
-        for t in range(g):
-            for i in range(count):
-                _forward(values + 4 * g * i, t, bits, n_states, trellis, work + size * i + CLASSES * t)
-        _trace(values, count, g, bits, trellis, work, states + 4 * g * first)
+        _search(x + 4 * g * first, count, g, bits, trellis, work, states + 4 * g * first)
+
+
+@kernel()
+def _search(x: int, n: int, g: int, bits: int, trellis: int, work: int, states: int) -> None:
+    """The same for up to TOGETHER groups."""
+    n_states, size = 64 << bits, CLASSES * (g + 1)
+    for i in range(n):
+        for place in range(0, CLASSES, 32):
+            store_f(work + size * i + place, splat_f(ZERO))
+    for t in range(g):
+        for i in range(n):
+            _forward(x + 4 * g * i, t, bits, n_states, trellis, work + size * i + CLASSES * t)
+    _trace(x, n, g, bits, trellis, work, states)
