@@ -61,10 +61,11 @@ def compare(
     ops: LoadedOps,
     truth: str,
     calibration: Calibration | None = None,
+    skip: int = 0,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Quality]:
     """Quality of every pair (as in --kv), against `truth`. calibration: factors that all pairs but the truth are stored
-    with. on_progress(done, total) counts tokens of all runs.
+    with. skip: positions at the beginning that do not count. on_progress(done, total) counts tokens of all runs.
 
     Raises UnsupportedError when the backend does not run a pair.
     """
@@ -91,8 +92,8 @@ def compare(
     return {
         kv: Quality(
             bytes_per_token(sides[kv].pool),
-            np.concatenate(kl[kv]),
-            np.concatenate(same[kv]),
+            np.concatenate(kl[kv])[skip:],
+            np.concatenate(same[kv])[skip:],
             sides[kv].pool.used_nbytes,
         )
         for kv in pairs
