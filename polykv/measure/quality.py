@@ -80,12 +80,13 @@ def compare(
     for at in range(0, len(ids), CHUNK):
         part = ids[at : at + CHUNK]
         wanted = log_softmax(runners[truth].step([(sides[truth], part)], Logits.ALL))
+        weights, top = np.exp(wanted), wanted.argmax(axis=1)
         for kv in sides:
             if kv in kl:
                 # The truth is a pair like others when it is asked for; its second run would give equal bits.
                 mine = wanted if kv == truth else log_softmax(runners[kv].step([(sides[kv], part)], Logits.ALL))
-                kl[kv].append(divergence(wanted, mine))
-                same[kv].append(wanted.argmax(axis=1) == mine.argmax(axis=1))
+                kl[kv].append(divergence(wanted, mine, weights))
+                same[kv].append(top == mine.argmax(axis=1))
             done += len(part)
             if on_progress:
                 on_progress(done, total)
@@ -118,11 +119,13 @@ def log_softmax(logits: F32) -> F32:
     return np.asarray(y - np.log(total).astype(np.float32), np.float32)
 
 
-def divergence(p: F32, q: F32) -> npt.NDArray[np.float64]:
+def divergence(p: F32, q: F32, weights: F32 | None = None) -> npt.NDArray[np.float64]:
     """KL(p || q) of every row, from log-probabilities; sums in float64. Rounding may leave a few 1e-7, also below 0.
+
+    weights: exp(p), for callers that have it.
 
     >>> p = np.log(np.array([[0.5, 0.5]], np.float32))
     >>> round(float(divergence(p, np.log(np.array([[0.25, 0.75]], np.float32)))[0]), 4)
     0.1438
     """
-    return np.asarray((np.exp(p) * (p - q)).sum(axis=1, dtype=np.float64))
+    return np.asarray(((np.exp(p) if weights is None else weights) * (p - q)).sum(axis=1, dtype=np.float64))
