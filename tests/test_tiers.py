@@ -163,6 +163,7 @@ def test_only_one_command_is_needed_to_choose(text: str, capsys: pytest.CaptureF
     # Centered types hold K only.
     assert {f"{n}/f16" for n in here} | {f"f16/{n}" for n in here if "+c" not in n} <= set(pairs)
     assert "f16/turbo3+c" not in pairs
+    assert {f"{kv},sink=4" for kv in pairs if "+c/" in kv and "sink" not in kv and "f16" not in kv} <= set(pairs)
     assert (pairs["f16/f16"]["kl_mean"], pairs["f16/f16"]["same_top"]) == (0, 1)
     assert pairs["q8_0/f16"]["kl_mean"] < pairs["q4_0/f16"]["kl_mean"]
     assert any("smallest that stays under" in line for line in got["advice"])

@@ -24,6 +24,7 @@ CONTROL, HALF = "f16", "f16/f16"
 # Cells that a decode row reads, and the seconds per type and task: by ref only to be complete.
 DEPTH = {"ref": 256, "cpu": 4096}
 BUDGET = 0.1
+SINKS = 4
 # Pairs that are shown whether they are worth their bytes or not: the default, and what others are compared with.
 ALWAYS = (HALF, "q8_0/q8_0", "q8_0/turbo3", "q4_0/q4_0", "q4_0+r/q4_0+r", "turbo3/turbo3", "turbo4+c/turbo3")
 
@@ -102,9 +103,7 @@ def show_quality(
         return {}
     alone = _compare(out, "each side alone", model, ids, [HALF, *usable], ops, calibration)
     _show_sides(out, sides, alone)
-    asked = {c.name for c in chosen} | {CONTROL}
-    usual = [kv for kv in ALWAYS if set(kv.split("/")) <= asked]
-    pairs = [kv for kv in dict.fromkeys([*_worth_measuring(alone), *usual]) if _runs(ops, model, kv)]
+    pairs = [kv for kv in _candidates(alone, chosen) if _runs(ops, model, kv)]
     found = _compare(out, "pairs", model, ids, pairs, ops, calibration)
     speeds: dict[str, Speed] = {}
     if speed:
@@ -112,19 +111,34 @@ def show_quality(
         speeds = timed(out, both, HALF, layer_shape(model, model.config.layers[0].head_dim), ops)
     f16_bytes = alone[HALF].bytes_per_token
     _show_pairs(out, found, f16_bytes, speeds)
-    advice = advise(found, f16_bytes)
-    for line in advice:
+    advice, scored, used = advise(found, f16_bytes), len(alone[HALF].kl), calibration.identity()
+    for line in [*advice, *_remarks(chosen, scored, len(ids), used)]:
         out.text(line)
-    scored = len(alone[HALF].kl)
-    out.text(f"measured on the last {scored} of {len(ids)} tokens of one text; others give other numbers")
-    if any(c.centered for c in chosen):
-        out.text(f"types with +c keep the newest 1 to {UNIT} tokens as floats, which flatters them on a short text")
     as_json = {kv: _as_dict(q, speeds.get(kv)) for kv, q in {**alone, **found}.items()}
-    used = calibration.identity()
-    if used != NONE:
-        out.text(f"with the calibration {used}: leave --calibration out to see what it changes")
     counts = {"tokens": len(ids), "scored": scored}
     return {**counts, "calibration": used, "truth": CONTROL, "pairs": as_json, "advice": advice}
+
+
+def _candidates(alone: dict[str, Quality], chosen: list[Codec]) -> list[str]:
+    """Pairs to measure: what may be worth its bytes, what is usual, and centered keys also with exact sinks."""
+    asked = {c.name for c in chosen} | {CONTROL}
+    usual = [kv for kv in ALWAYS if set(kv.split("/")) <= asked]
+    pairs = list(dict.fromkeys([*_worth_measuring(alone), *usual]))
+    # Centered keys live in units that are exact until they are complete; keeping the sinks exact as well costs nothing.
+    return [*pairs, *(f"{kv},sink={SINKS}" for kv in pairs if parse_tier(kv).k.centered)]
+
+
+def _remarks(chosen: list[Codec], scored: int, tokens: int, calibration: str) -> list[str]:
+    """What has to be known about the figures."""
+    lines = [f"measured on the last {scored} of {tokens} tokens of one text; others give other numbers"]
+    if any(c.centered for c in chosen):
+        lines.append(
+            f"types with +c keep the newest 1 to {UNIT} tokens as floats, which flatters them on a short text;"
+        )
+        lines.append("these floats and those of sinks are not among the bytes per token (docs/CENTERED.md)")
+    if calibration != NONE:
+        lines.append(f"with the calibration {calibration}: leave --calibration out to see what it changes")
+    return lines
 
 
 def _compare(
