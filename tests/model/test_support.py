@@ -150,7 +150,8 @@ def test_doctor_says_what_runs(capsys: pytest.CaptureFixture[str], monkeypatch: 
     text = found["cpu runs"]["text"]
     assert found["cpu runs"]["state"] == "note"
     for backend in BACKENDS:
-        assert f"any pair of {', '.join(CODECS)}; head_dim 32, " in found[f"{backend} runs"]["text"]
+        assert f"any pair of {', '.join(CODECS)}, q8_0+r, " in found[f"{backend} runs"]["text"]
+        assert "; head_dim 32, " in found[f"{backend} runs"]["text"]
     assert text.count(REASON) == 1 and "IQ4_XS" in text
     monkeypatch.delitem(linear_code.UNPACKERS, WeightType.IQ4_XS)
     assert "no kernel for IQ4_XS" in checks()["cpu runs"]["text"]
