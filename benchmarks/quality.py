@@ -4,9 +4,13 @@
     python benchmarks/quality.py --types f16,turbo4,turbo2       # all pairs of these
     python benchmarks/quality.py --models smollm2 --tokens 256   # shorter
     python benchmarks/quality.py --tables results/quality.json   # the rows of the tables in README.md and docs
+    python benchmarks/quality.py --kv turbo4+c/turbo3,sink=4 --kv q4_0+r --tokens 2048 --windows 4 --text FILE
 
 Quality is KL(p || q) as `polykv.measure.quality` defines it, p with K and V in float32; mean and 99th percentile over
-all positions of the beginning of the shipped document. The last line is JSON.
+all positions of the beginning of the shipped document. Bytes per token are those of codes; `bits_held` are the bits per
+value of everything that a sequence holds at the end of an excerpt, exact cells included (docs/CENTERED.md).
+--skip leaves the first positions of every excerpt out, --windows takes so many excerpts, one after the other. The last
+line is JSON.
 """
 
 from __future__ import annotations
@@ -20,6 +24,8 @@ from importlib.resources import files
 from itertools import product
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from polykv import ops as operations
 from polykv.catalogue import resolve
@@ -37,26 +43,35 @@ def main() -> None:
     parser.add_argument("--models", default="smollm2,gemma3")
     parser.add_argument("--types", default=",".join(TYPES), help="K/V types; all pairs of them are measured")
     parser.add_argument("--tokens", type=int, default=768, help="length of the excerpt")
+    parser.add_argument("--skip", type=int, default=0, help="positions at the start that do not count")
+    parser.add_argument("--windows", type=int, default=1, help="excerpts, one after the other")
+    parser.add_argument("--kv", action="append", help="measure this tier only; may be given several times")
+    parser.add_argument("--backend", default="cpu", choices=operations.BACKENDS)
+    parser.add_argument("--text", type=Path, help="another text than the shipped document")
     parser.add_argument("--machine", default=f"{platform.machine()}, {platform.system()}", help="how to call it")
     parser.add_argument("--tables", type=Path, help="print the rows of a result for the documents, measure nothing")
     args = parser.parse_args()
     if args.tables:
         print("\n".join(rows(json.loads(args.tables.read_text())).values()))
         return
-    text = (files("polykv.data") / "texts" / "jargon-file.txt").read_text(encoding="utf-8")
+    text = (args.text or files("polykv.data") / "texts" / "jargon-file.txt").read_text(encoding="utf-8")
     result: dict[str, Any] = {
         "machine": args.machine,
         "commit": commit(),
-        "backend": "cpu",
+        "backend": args.backend,
         "activations": "f32",
-        "document": "data/texts/jargon-file.txt",
+        "document": args.text.name if args.text else "data/texts/jargon-file.txt",
+        "windows": args.windows,
+        "skip": args.skip,
         "models": {},
     }
     for name in args.models.split(","):
         model = load_model(resolve(name))
-        ids = Tokenizer.from_gguf(model.gguf.metadata).encode(text)[: args.tokens]
-        pairs = measure(model, ids, [f"{k}/{v}" for k, v in product(args.types.split(","), repeat=2)])
-        result["models"][name] = {"name": model.config.name, "tokens": len(ids), "pairs": pairs}
+        ids = Tokenizer.from_gguf(model.gguf.metadata).encode(text)[: args.tokens * args.windows]
+        excerpts = [ids[i : i + args.tokens] for i in range(0, len(ids), args.tokens)]
+        pairs = args.kv or [f"{k}/{v}" for k, v in product(args.types.split(","), repeat=2)]
+        found = measure(model, excerpts, pairs, backend=args.backend, skip=args.skip)
+        result["models"][name] = {"name": model.config.name, "tokens": len(ids), "pairs": found}
         show(name, result["models"][name])
     print(json.dumps(result))
 
@@ -68,20 +83,26 @@ def commit() -> str:
     return done.stdout.strip() or "unknown"
 
 
-def measure(model: Model, ids: list[int], pairs: list[str]) -> dict[str, dict[str, float]]:
-    """Bytes per token and quality of every pair, against float32."""
-    found = compare(model, ids, list(dict.fromkeys([CONTROL, *pairs])), ops=operations.load("cpu"), truth=TRUTH)
-    f16 = found[CONTROL].bytes_per_token
-    return {
-        kv: {
-            "bytes_per_token": found[kv].bytes_per_token,
-            "times_smaller_than_f16": f16 / found[kv].bytes_per_token,
-            "kl_mean": found[kv].kl_mean,
-            "kl_p99": found[kv].kl_p99,
-            "same_top": found[kv].same_top,
+def measure(
+    model: Model, excerpts: list[list[int]], pairs: list[str], *, backend: str = "cpu", skip: int = 0
+) -> dict[str, dict[str, float]]:
+    """Bytes per token and quality of every pair, against float32, over all excerpts."""
+    ops, tried = operations.load(backend), list(dict.fromkeys([CONTROL, *pairs]))
+    each = [compare(model, ids, tried, ops=ops, truth=TRUTH) for ids in excerpts]
+    f16 = each[0][CONTROL]
+    result = {}
+    for kv in pairs:
+        runs = [e[kv] for e in each]
+        kl, same = (np.concatenate([getattr(q, part)[skip:] for q in runs]) for part in ("kl", "same"))
+        result[kv] = {
+            "bytes_per_token": runs[0].bytes_per_token,
+            "bits_held": 16 * sum(q.held for q in runs) / sum(e[CONTROL].held for e in each),
+            "times_smaller_than_f16": f16.bytes_per_token / runs[0].bytes_per_token,
+            "kl_mean": float(kl.mean()),
+            "kl_p99": float(np.quantile(kl, 0.99)),
+            "same_top": float(same.mean()),
         }
-        for kv in pairs
-    }
+    return result
 
 
 def rows(result: dict[str, Any]) -> dict[str, str]:

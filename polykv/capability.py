@@ -11,17 +11,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import groupby
 
-from polykv.cache.codecs import CODECS
+from polykv.cache.codecs import CODECS, VARIANTS, codec
 from polykv.config import CacheConfig
 from polykv.ops import BACKENDS, Limits, load
 
+TYPES = (*CODECS, *VARIANTS)
 # Sizes of attention heads in published models.
 HEAD_DIMS = (32, 40, 64, 72, 80, 96, 112, 120, 128, 160, 192, 256, 320, 512, 576)
 
 
 @dataclass(frozen=True)
 class Capability:
-    """The answers of one backend. reasons: (K type, V type, head_dim) -> why not, None = yes; for all of CODECS and
+    """The answers of one backend. reasons: (K type, V type, head_dim) -> why not, None = yes; for all TYPES and
     HEAD_DIMS."""
 
     backend: str
@@ -33,11 +34,11 @@ class Capability:
 
     def types(self) -> list[str]:
         """Types that run at some size of a head."""
-        return [name for name in CODECS if self.dims(name)]
+        return [name for name in TYPES if self.dims(name)]
 
     def refused_pairs(self) -> list[str]:
         """K/V pairs that do not run at some size at which both their types do."""
-        own = {name: set(self.dims(name)) for name in CODECS}
+        own = {name: set(self.dims(name)) for name in TYPES}
         bad = {(k, v): d for (k, v, d), reason in self.reasons.items() if reason and d in own[k] & own[v]}
         return [f"{k}/{v}" for k, v in bad]
 
@@ -53,8 +54,8 @@ def capability(backend: str, limits: Limits) -> Capability:
         backend,
         {
             (k.name, v.name, d): limits.supports_kv(k, v, d, size)
-            for k in CODECS.values()
-            for v in CODECS.values()
+            for k in map(codec, TYPES)
+            for v in map(codec, TYPES)
             for d in HEAD_DIMS
         },
     )
@@ -69,7 +70,7 @@ def markdown() -> str:
     """The table of docs/CAPABILITIES.md: types that every backend treats alike share a row."""
     found = capabilities()
     lines = [f"| K/V types | {' | '.join(f'`{c.backend}`' for c in found)} |", f"|---|{'---|' * len(found)}"]
-    for cells, names in groupby(CODECS, key=lambda name: tuple(_cell(c.dims(name)) for c in found)):
+    for cells, names in groupby(TYPES, key=lambda name: tuple(_cell(c.dims(name)) for c in found)):
         lines.append(f"| {', '.join(f'`{n}`' for n in names)} | {' | '.join(cells)} |")
     lines.append("")
     for c in found:

@@ -33,7 +33,8 @@ class Family(IntEnum):
     TRELLIS = 11
 
 
-ROTATED = (Family.LLOYD_MAX, Family.TRELLIS)
+# Values that are rotated together in heads that are made of several such turns.
+TURN = 128
 # Values of the longest path of 2 bits. A path has as many free bits at its start whatever its length, so long ones have
 # less of them per value: more than 2 % more error than at 128 from about 280 values on (docs/FORMATS.md).
 LONGEST_PATH = 224
@@ -65,6 +66,9 @@ class Codec:
     Rotated codecs: `centroids` (LLOYD_MAX: 2^bits, ascending; TRELLIS: one per state) and `thresholds` (LLOYD_MAX,
     ascending) are in units of a unit-norm 128-vector; for a group of g values multiply both by sqrt(128/g). alpha:
     factor on the norm that encoders store; decoders know nothing of it.
+    A scalar codec with a `rotation` codes rotated vectors (`q4_0+r`): its scales still belong to `block` values each.
+    centered (`turbo4+c`, keys only): what is coded is a vector less the mean of its unit of UNIT positions; means are
+    fp16, in the space of the codes, one per block and head (docs/CENTERED.md).
     Source: shared rotation and tables of the TurboQuant forks (docs/FORMATS.md, data/README.md).
     """
 
@@ -78,10 +82,16 @@ class Codec:
     rotation: Signs | None = field(default=None, repr=False)
     table_id: str = ""
     alpha: float = 1.0
+    centered: bool = False
 
     @property
     def rotated(self) -> bool:
-        return self.family in ROTATED
+        return self.rotation is not None
+
+    @property
+    def unit_norm(self) -> bool:
+        """Codes of unit vectors: a group is what was rotated together and has one norm."""
+        return self.family in (Family.LLOYD_MAX, Family.TRELLIS)
 
     def signs(self, group: int) -> tuple[F32, F32]:
         """The vectors s1, s2 of a rotated codec for groups of this size, float32 [group]."""
@@ -97,6 +107,8 @@ class Codec:
     # -- exchange layout -----------------------------------------------------------------------------------------
     def padded(self, head_dim: int) -> int:
         """Values that the exchange layout stores for one head vector (a multiple of `block`)."""
+        if self.rotated and not self.unit_norm:
+            return self.resident_dim(head_dim)
         return -(-head_dim // self.block) * self.block
 
     def exchange_bytes(self, head_dim: int) -> int:
@@ -105,18 +117,31 @@ class Codec:
 
     # -- memory and files ----------------------------------------------------------------------------------------
     def group(self, head_dim: int) -> int:
-        """Values that share scales in memory: `block`, but for rotated codecs head_dim itself unless it is made of
-        whole blocks, if there is a Hadamard matrix of that order. So no bits go into padding. Where paths of that
+        """Values that share scales in memory: `block`, but for codes of unit vectors head_dim itself unless it is made
+        of whole blocks, if there is a Hadamard matrix of that order. So no bits go into padding. Where paths of that
         length would be too inexact it is an equal part of head_dim."""
-        if not self.rotated or head_dim % self.block == 0 or not core_order(head_dim):
+        if not self.unit_norm or head_dim % self.block == 0 or not core_order(head_dim):
             return self.block
         parts = -(-head_dim // LONGEST_PATH) if self.family == Family.TRELLIS and self.bits == 2 else 1
         return head_dim // parts if head_dim % parts == 0 and core_order(head_dim // parts) else head_dim
 
+    def turn(self, head_dim: int) -> int:
+        """Values that a rotated codec rotates together in memory: a group, or, where scales belong to fewer values,
+        head_dim unless it is made of whole 128, if there is a Hadamard matrix of that order."""
+        if self.unit_norm:
+            return self.group(head_dim)
+        return head_dim if head_dim % TURN and core_order(head_dim) else TURN
+
+    def stored_dim(self, head_dim: int) -> int:
+        """Length of a head vector in the space of its codes: head_dim, in whole turns if rotated."""
+        if not self.rotated:
+            return head_dim
+        return -(-head_dim // self.turn(head_dim)) * self.turn(head_dim)
+
     def resident_dim(self, head_dim: int) -> int:
         """Values stored for one head vector in memory (>= head_dim, a multiple of `group`)."""
         g = self.group(head_dim)
-        return -(-head_dim // g) * g
+        return -(-self.stored_dim(head_dim) // g) * g
 
     def group_bytes(self, group: int) -> int:
         """Bytes of one group of values in the packed layout: fp16 scales, then fields of bits, each in whole bytes."""
@@ -135,3 +160,12 @@ class Codec:
         """Bytes of one head vector in the packed layout: what memory and pool files hold."""
         g = self.group(head_dim)
         return self.resident_dim(head_dim) // g * self.group_bytes(g)
+
+    def mean_bytes(self, head_dim: int) -> int:
+        """Bytes of the mean of one block and head, if centered."""
+        return 2 * self.stored_dim(head_dim) if self.centered else 0
+
+    def packed_rows(self, head_dim: int, block_size: int) -> int:
+        """Rows of packed_bytes of one block and head in the packed layout: its vectors, then its mean, if centered,
+        filled up with zeros."""
+        return block_size + -(-self.mean_bytes(head_dim) // self.packed_bytes(head_dim))

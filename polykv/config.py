@@ -99,13 +99,24 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class Tier:
-    """A K codec and a V codec; `str(tier)` is the name used everywhere, e.g. `q8_0/turbo3`."""
+    """A K codec and a V codec; `str(tier)` is the name used everywhere, e.g. `q8_0/turbo3` or `turbo4+c/turbo3,sink=4`.
+
+    sink: so many first positions of a sequence stay exact. recent: so many last ones are, at least. docs/CENTERED.md.
+    """
 
     k: Codec
     v: Codec
+    sink: int = 0
+    recent: int = 0
+
+    @property
+    def staged(self) -> bool:
+        """Whether cells are exact first and coded in whole units later."""
+        return self.k.centered or self.sink > 0 or self.recent > 0
 
     def __str__(self) -> str:
-        return f"{self.k.name}/{self.v.name}"
+        options = (("sink", self.sink), ("recent", self.recent))
+        return f"{self.k.name}/{self.v.name}" + "".join(f",{name}={n}" for name, n in options if n)
 
 
 @dataclass(frozen=True)

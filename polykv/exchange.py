@@ -12,7 +12,7 @@ import numpy.typing as npt
 from polykv.cache.codecs import codec
 from polykv.errors import ConfigError
 from polykv.ops import load
-from polykv.types import F32, U8
+from polykv.types import F32, U8, Codec
 
 
 def quantize(tier: str, x: npt.ArrayLike, backend: str = "ref") -> U8:
@@ -27,7 +27,7 @@ def quantize(tier: str, x: npt.ArrayLike, backend: str = "ref") -> U8:
     Raises ConfigError for an unknown type or backend, and for x that is not a finite float array with a last axis;
     UnsupportedError for a type or head_dim that the backend has no kernels for.
     """
-    kind = codec(tier)
+    kind = _exchanged(tier)
     a = np.asarray(x)
     if not np.issubdtype(a.dtype, np.floating):
         raise ConfigError(f"quantize: x has dtype {a.dtype}; give it float values")
@@ -51,7 +51,7 @@ def dequantize(tier: str, blocks: npt.ArrayLike, head_dim: int, backend: str = "
     Raises ConfigError for an unknown type or backend, and for blocks whose dtype or length does not fit;
     UnsupportedError for a type or head_dim that the backend has no kernels for.
     """
-    kind = codec(tier)
+    kind = _exchanged(tier)
     data = np.asarray(blocks)
     if data.dtype != np.uint8:
         raise ConfigError(f"dequantize: blocks have dtype {data.dtype}; exchange blocks are uint8")
@@ -64,3 +64,11 @@ def dequantize(tier: str, blocks: npt.ArrayLike, head_dim: int, backend: str = "
             f"dequantize: blocks have {have} bytes per vector; {tier} stores head_dim {head_dim} in {want}"
         )
     return load(backend).decode(kind, np.ascontiguousarray(data), int(head_dim))
+
+
+def _exchanged(tier: str) -> Codec:
+    """The codec, if its vectors can be stored one by one."""
+    kind = codec(tier)
+    if kind.centered:
+        raise ConfigError(f"{tier} exists in caches only: it codes vectors less the mean of their unit of 64 positions")
+    return kind

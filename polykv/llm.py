@@ -25,7 +25,7 @@ from polykv.cache.plan import MemoryPlan, plan_memory
 from polykv.cache.pool import KVPool
 from polykv.cache.sequence import Sequence
 from polykv.catalogue import resolve
-from polykv.config import CacheConfig, Tier
+from polykv.config import CacheConfig
 from polykv.engine import Engine
 from polykv.engine_options import Options, make_request
 from polykv.engine_request import Generation, Request
@@ -298,10 +298,9 @@ class LLM:
     def plan(self, *, agents: int = 1, shared: int = 0, ctx: int | None = None) -> MemoryPlan:
         """Memory of the cache for `agents` agents of `ctx` tokens each (default: the context), the first `shared`
         common to all."""
-        tiers = tuple(Tier(kv.k.codec, kv.v.codec) for kv in map(self.cache.layer, range(len(self.config.layers))))
         return plan_memory(
             self.config,
-            tiers,
+            self.cache.tiers,
             ctx=self.context if ctx is None else ctx,
             agents=agents,
             shared=shared,

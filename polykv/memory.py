@@ -8,8 +8,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from polykv.cache.codecs import codec
-from polykv.cache.pool import KVPool
+from polykv.cache.group import make_groups
+from polykv.cache.pool import KVPool, layer_kv
 from polykv.cache.sequence import Sequence
+from polykv.config import Tier
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,6 @@ def measure(pool: KVPool, document: Sequence, agents: Iterable[Sequence], kv: st
     """Count the blocks that the document and the agents hold, times the bytes of a block in the real arrays."""
     agents = list(agents)
     here = [pool.block_nbytes(g.index) for g in pool.groups]
-    f16 = [f16_block_nbytes(pool, g.index) for g in pool.groups]
     held = [a.used_blocks() for a in agents]
     shared = [
         blocks | {b for b, holders in Counter(b for a in held for b in a[g]).items() if holders > 1}
@@ -71,30 +72,32 @@ def measure(pool: KVPool, document: Sequence, agents: Iterable[Sequence], kv: st
         document.length,
         _nbytes(shared, here),
         [_nbytes(p, here) for p in private],
-        [_nbytes(a, f16) for a in held],
+        [f16_nbytes(pool, a.length) for a in agents],
         _cells([document, *agents]),
         sum(_cells([a]) for a in agents),
     )
 
 
 def _cells(sequences: Iterable[Sequence]) -> int:
-    """Cells that hold a token of any of the sequences, in the cache group that sees furthest back."""
-    filled: dict[int, int] = {}
+    """Cells that hold a token of any of the sequences, of the layers that see furthest back."""
+    filled: dict[tuple[int, int], int] = {}
     for s in sequences:
-        size = s.pool.block_size
-        table = s.block_tables[max(s.pool.groups, key=lambda g: g.window or math.inf).index]
-        for i, b in enumerate(table.held(), table.first):
-            filled[b] = max(filled.get(b, 0), min(size, s.length - i * size))
+        coded = max(s.pool.groups, key=lambda g: g.window or math.inf)
+        groups = [coded] if coded.exact < 0 else [coded, s.pool.groups[coded.exact]]
+        for g in groups:
+            for i in g.held(s.length):
+                cell = g.index, int(s.block_tables[g.index].ids[i])
+                filled[cell] = max(filled.get(cell, 0), min(g.size, s.length - i * g.size))
     return sum(filled.values())
 
 
-def f16_block_nbytes(pool: KVPool, group: int) -> int:
-    """Bytes of one block over the layers of a group if K and V were float16, from arrays that the backend allocates."""
-    f16 = codec("f16")
+def f16_nbytes(pool: KVPool, length: int) -> int:
+    """Bytes of a float16 cache of `length` tokens, from arrays that the backend allocates."""
+    half = (Tier(codec("f16"), codec("f16")),) * len(pool.model.layers)
     total = 0
-    for i in pool.groups[group].layers:
-        k = pool.layer(i).k
-        total += 2 * pool.ops.kv_alloc(f16, 1, k.n_kv, k.head_dim, k.block_size).block_nbytes
+    for g in make_groups(pool.model, half, pool.block_size):
+        kvs = [layer_kv(pool.ops, pool.model, i, half[i], pool.block_size) for i in g.layers]
+        total += len(list(g.held(length))) * sum(kv.k.block_nbytes + kv.v.block_nbytes for kv in kvs)
     return total
 
 

@@ -45,6 +45,7 @@ from polykv.types import (
     LayerKV,
     MlpWeights,
     QuantTensor,
+    Seals,
     Segments,
     Slots,
     Stack,
@@ -118,12 +119,20 @@ class Ops(Protocol):
         ...
 
     def kv_pack(self, arena: KVArena, blocks: I32) -> U8:
-        """Packed layout [n, block_size, n_kv, packed_bytes(D)] of whole blocks: the codes as they are, in an order of
-        bytes that all backends share (docs/FORMATS.md)."""
+        """Packed layout [n, packed_rows(D, block_size), n_kv, packed_bytes(D)] of whole blocks: the codes as they are,
+        in an order of bytes that all backends share (docs/FORMATS.md)."""
+        ...
+
+    def kv_seal(self, codes: KVArena, exact: KVArena, seals: Seals) -> None:
+        """Code the float cells of complete units: one side of a layer whose new cells are exact (docs/CENTERED.md).
+
+        For a centered codec the mean of a unit's vectors, its sinks left out, is stored first; `kv_append` codes
+        vectors less the mean of the block that they are written to.
+        """
         ...
 
     def kv_unpack(self, arena: KVArena, blocks: I32, data: U8) -> None:
-        """Store packed data [n, block_size, n_kv, packed_bytes(D)] into whole blocks; inverse of `kv_pack`."""
+        """Store packed data, shaped as `kv_pack` returns it, into whole blocks."""
         ...
 
     # -- attention ---------------------------------------------------------------------------------------------
@@ -143,6 +152,7 @@ class Ops(Protocol):
         Row r at position p sees cells at positions <= p, and > p - window when window > 0. Rows that see nothing get
         out = 0 and lse = -inf. The result of a row does not depend on how its keys are cut into segments (at block
         boundaries) nor on the other rows, bit for bit.
+        With `segments.exact` the rows read those segments of `kv.exact` too, and the results are merged.
         """
         ...
 
@@ -180,7 +190,8 @@ class Ops(Protocol):
         *,
         activations: Activations,
     ) -> None:
-        """h [R, E] += post_norm(Wo attend(rope(norm(q)), ...)) in place, after writing the rows' K and V to `slots`."""
+        """h [R, E] += post_norm(Wo attend(rope(norm(q)), ...)) in place, after writing the rows' K and V to `slots`
+        and coding the units that are complete then."""
         ...
 
     def mlp_block(self, h: F32, w: MlpWeights, *, activations: Activations) -> None:
@@ -219,6 +230,7 @@ AGREEMENT: dict[str, Agreement] = {
     "kv_append": Agreement.COST,
     "kv_read": Agreement.ULP,
     "kv_pack": Agreement.EXACT,
+    "kv_seal": Agreement.COST,
     "kv_unpack": Agreement.EXACT,
     "attend": Agreement.RATIO,
     "merge": Agreement.ULP,

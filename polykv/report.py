@@ -77,8 +77,8 @@ def _layer(llm: LLM, i: int) -> dict[str, Any]:
         "layer": i,
         "attention": layer.mixer.value,
         "window": layer.window,
-        "kv": f"{kv.k.codec.name}/{kv.v.codec.name}",
-        "kv_bytes_per_token": (kv.k.block_nbytes + kv.v.block_nbytes) / llm.cache.block_size,
+        "kv": str(llm.cache.tiers[i]),
+        "kv_bytes_per_token": (kv.k.block_nbytes + kv.v.block_nbytes) / kv.k.block_size,
         "weights": {name: w.type.name for name, w in matrices.items()},
         "ops": {op: llm.ops.source[op] for op in ("layers", "attention_block", "mlp_block")},
     }

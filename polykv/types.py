@@ -135,10 +135,12 @@ class KVArena:
 
 @dataclass(frozen=True, eq=False)
 class LayerKV:
-    """K and V of one layer."""
+    """K and V of one layer. exact: float cells of positions that are not coded, or not yet; None = cells are coded as
+    they are written (docs/CENTERED.md)."""
 
     k: KVArena
     v: KVArena
+    exact: LayerKV | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,6 +164,8 @@ class Segments:
 
     A row's segments are disjoint in position and listed in ascending order of `start`. Flat, because a kernel reads
     it as it is; iterate it to get `Segment` objects.
+    Where layers have exact cells (`LayerKV.exact`), `exact` says what of them the same rows read, and coded cells at
+    positions below `first` are not seen: they are among the exact ones.
     """
 
     blocks: I32
@@ -171,6 +175,8 @@ class Segments:
     rows: I32
     row_ptr: I32
     positions: I32  # [R] absolute position of every query row
+    first: int = 0
+    exact: Segments | None = None
 
     def __len__(self) -> int:
         return int(self.start.shape[0])
@@ -185,7 +191,7 @@ class Segments:
             )
 
     @staticmethod
-    def of(items: list[Segment], positions: I32) -> Segments:
+    def of(items: list[Segment], positions: I32, first: int = 0, exact: Segments | None = None) -> Segments:
         """Flatten a list of segments."""
 
         def ptr(lengths: list[int]) -> I32:
@@ -202,15 +208,46 @@ class Segments:
             cat([s.rows for s in items]),
             ptr([len(s.rows) for s in items]),
             np.ascontiguousarray(positions, np.int32),
+            first,
+            exact,
         )
 
 
 @dataclass(frozen=True, eq=False)
+class Seals:
+    """Units that a step completes: their exact cells become codes (docs/CENTERED.md).
+
+    exact int32 [n, UNIT / B]: the blocks of exact cells of each, in order. coded int32 [n]: the block of UNIT cells
+    that takes the codes. sinks int32 [n]: leading cells that stay exact for ever; they are no part of a mean.
+    """
+
+    exact: I32
+    coded: I32
+    sinks: I32
+
+
+@dataclass(frozen=True, eq=False)
 class Slots:
-    """Where the new cells of one step go: row r is written to cell `offsets[r]` of block `blocks[r]`."""
+    """Where the new cells of one step go: row r is written to cell `offsets[r]` of block `blocks[r]`.
+
+    With `seals` these are blocks of exact cells, and afterwards the units named there are coded.
+    """
 
     blocks: I32
     offsets: I32
+    seals: Seals | None = None
+
+    @staticmethod
+    def join(parts: list[Slots]) -> Slots:
+        """Slots of several sequences in one cache group as those of one step."""
+        if len(parts) == 1:
+            return parts[0]
+        seals = [p.seals for p in parts if p.seals is not None]
+        joined = None
+        if seals:
+            fields = zip(*((s.exact, s.coded, s.sinks) for s in seals), strict=True)
+            joined = Seals(*(np.concatenate(f) for f in fields))
+        return Slots(np.concatenate([p.blocks for p in parts]), np.concatenate([p.offsets for p in parts]), joined)
 
 
 @dataclass(frozen=True, eq=False)

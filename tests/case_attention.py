@@ -15,7 +15,8 @@ from polykv.ops import Ops
 from polykv.types import LayerKV, Segment, Segments, Slots
 
 MIXED = ("q8_0/turbo3", "turbo3/q8_0", "f16/q4_0", "turbo4/turbo2_tcq", "q5_1/turbo3", "turbo3_tcq/q4_0")
-TIERS = (*CODECS, *MIXED)
+TURNED = ("q8_0+r", "q4_0+r", "q4_0+r/turbo3", "q5_1+r/iq4_nl+r")
+TIERS = (*CODECS, *MIXED, *TURNED)
 HEADS = ((4, 4), (9, 3), (4, 1), (9, 1))
 
 
@@ -87,7 +88,7 @@ def cases() -> Iterator[Case]:
         yield attend("ragged", RAGGED, tier, (4, 1), 80, window=16, softcap=5.0)
         yield attend("small", SMALL, tier, (4, 4), 128, softcap=30.0)
         # Scores of thousands: what 16-bit queries (of integer keys) leave of a score is then a hundredth.
-        coarse = parse_tier(tier).k.name in ("q8_0", "q6_0", "q5_0", "q4_0", "iq4_nl")
+        coarse = parse_tier(tier).k.name.split("+")[0] in ("q8_0", "q6_0", "q5_0", "q4_0", "iq4_nl")
         yield attend("large-scores", AGENTS, tier, (9, 3), 64, gain=1000.0, tolerance=5e-3 if coarse else -1.0)
         # A row of NaN says so, and its neighbours are as ever.
         yield attend("nan", RAGGED, tier, (9, 3), 64, bad=np.nan)

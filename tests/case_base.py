@@ -142,5 +142,5 @@ def squared_error(codec: Codec, x: F32, data: U8, group: int) -> np.ndarray:
     y = codecs.decode_groups(codec, data, x.shape[-1], group).astype(np.float64)
     want = x.astype(np.float64)
     if codec.rotated:
-        want = rotation.rotate_in(codec, want, group)
+        want = rotation.rotate_in(codec, want, group if codec.unit_norm else codec.turn(x.shape[-1]))
     return np.square(y - want).sum(axis=-1)

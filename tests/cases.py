@@ -8,6 +8,7 @@ for case in CASES:
 from __future__ import annotations
 
 import case_attention
+import case_centered
 import case_elementwise
 import case_kv
 import case_model
@@ -20,6 +21,7 @@ CASES: tuple[Case, ...] = (
     *case_kv.cases(),
     *case_attention.cases(),
     *case_model.cases(),
+    *case_centered.cases(),
 )
 
 

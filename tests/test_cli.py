@@ -227,7 +227,7 @@ def test_tiers_count_real_bits(dim: int, want: tuple[float, ...], capsys: pytest
     code, out, _ = run(capsys, "tiers", "--head-dim", str(dim), "--json")
     assert code == 0 and f"K/V types at head_dim {dim}" in out
     tiers = {t["name"]: t for t in json.loads(out.splitlines()[-1])["tiers"]}
-    assert set(tiers) == set(CODECS) - {"f32"}
+    assert set(CODECS) - {"f32"} < set(tiers)
     assert [tiers[n]["bits_per_value"] for n in ("turbo4", "turbo2_tcq", "q8_0")] == pytest.approx(want, abs=1e-3)
 
 

@@ -76,17 +76,22 @@ def test_ask_reads_standard_input(
     assert [g["tokens"] for g in ask(capsys, "-")["generations"]] == [g["tokens"] for g in want]
 
 
-def test_a_saved_pool_gives_the_same_answers(document: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "kv", ["q8_0/turbo3", "turbo8/turbo2_tcq", "turbo3_tcq/iq4_nl", "q6_0/turbo4,0=q5_1", "bf16/q5_0,-1=q4_1/turbo2"]
+)
+def test_a_saved_pool_gives_the_same_answers(
+    kv: str, document: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = str(tmp_path / "kept.pool")
-    want = ask(capsys, document, "--save", file)
-    got = ask(capsys, "--pool", file)
+    want = ask(capsys, document, "--save", file, "--kv", kv)
+    got = ask(capsys, "--pool", file, "--kv", kv)
     assert [g["tokens"] for g in got["generations"]] == [g["tokens"] for g in want["generations"]]
     assert got["pool"]["bytes_shared"] == want["pool"]["bytes_shared"]
     assert "loaded from a file" in got["printed"]
     code = cli.run(["ask", "--pool", file, "-m", TINY, "--kv", "f16", "-q", "Who?"])
     err = capsys.readouterr().err
     assert code == 2
-    assert "tier" in err and "q8_0/turbo3" in err and "f16/f16" in err
+    assert "tier" in err and "f16/f16" in err and (kv in err or "," in kv)
 
 
 def test_generate(capsys: pytest.CaptureFixture[str]) -> None:

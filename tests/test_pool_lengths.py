@@ -13,7 +13,7 @@ from tiny_models import random_ids, tiny_path
 from polykv.llm import LLM
 
 OPTIONS = {"max_tokens": 6, "ignore_eog": True}
-KV = ("f32", "q8_0/turbo3", "turbo3/q4_0")
+KV = ("f32", "q8_0/turbo3", "turbo3/q4_0", "turbo3+c/turbo3,sink=4")
 # The tiny gemma3 has a window of 16.
 BORDERS = (*LENGTHS, 15, 16, 17)
 

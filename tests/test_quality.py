@@ -27,7 +27,7 @@ RESULT = json.loads((ROOT / "benchmarks" / "results" / "quality.json").read_text
 @pytest.mark.parametrize("name", ("llama", "gemma3"))
 def test_it_measures_what_it_says(name: str) -> None:
     model = tiny_model(name)
-    found = measure(model, random_ids(100), ["f32/f32", "f16/f16", "q8_0/turbo3"])
+    found = measure(model, [random_ids(100)], ["f32/f32", "f16/f16", "q8_0/turbo3"])
     assert (found["f32/f32"]["kl_mean"], found["f32/f32"]["kl_p99"], found["f32/f32"]["same_top"]) == (0, 0, 1)
     assert abs(found["f16/f16"]["kl_mean"]) < 1e-4 < found["q8_0/turbo3"]["kl_mean"]
     assert found["f16/f16"]["times_smaller_than_f16"] == 1

@@ -13,11 +13,12 @@ import pytest
 from tiny_models import random_ids, tiny_model, tiny_path
 
 from polykv import cli
-from polykv.cache.codecs import CODECS, codec
+from polykv.cache.codecs import CODECS, VARIANTS, codec
 from polykv.capability import HEAD_DIMS, Capability, capabilities, capability, markdown
 from polykv.measure import choice, plot, samples
+from polykv.measure.known import bits, known, runs
 from polykv.measure.quality import Quality, compare
-from polykv.measure.roundtrip import bits, loss, round_trip, runs
+from polykv.measure.roundtrip import loss, round_trip
 from polykv.measure.speed import Shape, measure
 from polykv.model.rope import angles
 from polykv.ops import load
@@ -25,7 +26,7 @@ from polykv.types import Activations
 
 ROOT = Path(__file__).parent.parent
 TINY = str(tiny_path("llama"))
-TYPES = "q8_0,q4_0,turbo3,turbo2_tcq"
+TYPES = "q8_0,q4_0,q4_0+r,turbo3,turbo3+c,turbo2_tcq"
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[str, dict[str, 
 def test_round_trips_of_normal_values(dim: int, capsys: pytest.CaptureFixture[str]) -> None:
     out, got = run(capsys, "--head-dim", str(dim))
     tiers = {t["name"]: t for t in got["tiers"]}
-    assert set(tiers) == set(CODECS) - {"f32"}
+    assert {*CODECS, *VARIANTS} - {"f32"} < set(tiers) == {c.name for c in known()}
     # The published errors of the rotated types (docs/FORMATS.md), with the room that a sample needs.
     bound = {"turbo8": 4.2e-5, "turbo4": 0.0095, "turbo3": 0.0348, "turbo3_tcq": 0.0225, "turbo2_tcq": 0.082}
     for name, most in bound.items():
@@ -58,6 +59,9 @@ def test_round_trips_of_normal_values(dim: int, capsys: pytest.CaptureFixture[st
         # A rotation makes heavy tails normal, or better.
         assert found["t, 4 d.f."]["nmse"] < 1.03 * found["N(0, 1)"]["nmse"]
         assert found["N(0, 1)"]["cosine"] == pytest.approx(1 - found["N(0, 1)"]["nmse"] / 2, rel=2e-3)
+    for name in ("q8_0+r", "q4_0+r"):
+        found = tiers[name]["round_trip"]
+        assert found["t, 4 d.f."]["nmse"] < 1.03 * found["N(0, 1)"]["nmse"]
     for name in ("q8_0", "q5_0", "q4_0"):
         found = tiers[name]["round_trip"]
         assert found["t, 4 d.f."]["nmse"] > 1.4 * found["N(0, 1)"]["nmse"]
@@ -66,7 +70,7 @@ def test_round_trips_of_normal_values(dim: int, capsys: pytest.CaptureFixture[st
 
 def test_no_type_is_below_shannons_bound() -> None:
     x = samples.synthetic(128)[0].x
-    for c in CODECS.values():
+    for c in known():
         if c.bits <= 8:
             assert loss(x, round_trip(load("ref"), c, x)).nmse > 2 ** (-2 * bits(c, 128)), c.name
 
@@ -76,6 +80,18 @@ def test_backends_agree_about_a_round_trip(name: str) -> None:
     for s in samples.synthetic(64):
         ref, cpu = (loss(s.x, round_trip(load(b), codec(name), s.x)) for b in ("ref", "cpu"))
         assert cpu.nmse == pytest.approx(ref.nmse, rel=1e-3)
+
+
+@pytest.mark.parametrize("backend", ["ref", "cpu"])
+def test_centered_types_take_off_what_a_unit_has_in_common(backend: str) -> None:
+    x = samples.synthetic(64)[0].x + 50 * np.random.default_rng(1).standard_normal((1, 1, 64), np.float32)
+    centered, plain = (round_trip(load(backend), codec(n), x) for n in ("turbo3+c", "turbo3"))
+    assert loss(x, centered).nmse < 0.01 * loss(x, plain).nmse
+    # A unit that is not complete is kept as it is.
+    short = round_trip(load(backend), codec("turbo3+c"), x[:70])
+    assert loss(x[64:70], short[64:]).nmse < 1e-6 < loss(x[:64], short[:64]).nmse
+    np.testing.assert_array_equal(short[:64], centered[:64])
+    assert loss(x[:5], round_trip(load(backend), codec("turbo3+c"), x[:5])).nmse < 1e-6
 
 
 def test_loss_of_what_is_known() -> None:
@@ -134,7 +150,7 @@ def test_vectors_of_a_layer_are_those_of_the_forward_pass(name: str) -> None:
 
 
 def test_only_one_command_is_needed_to_choose(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    out, got = run(capsys, "-m", TINY, "--text", text, "--types", TYPES, "--tokens", "64")
+    out, got = run(capsys, "-m", TINY, "--text", text, "--types", TYPES, "--tokens", "140")
     names = TYPES.split(",")
     assert [t["name"] for t in got["tiers"]] == names
     for t in got["tiers"]:
@@ -142,9 +158,12 @@ def test_only_one_command_is_needed_to_choose(text: str, capsys: pytest.CaptureF
     here = [name for name in names if "cpu" in runs(codec(name), 16)]
     assert set(got["speed"]["types"]) == set(here)
     assert all(s["encode_s"] > 0 and s["attend_ratio"] > 0 for s in got["speed"]["types"].values())
-    assert (got["tokens"], got["truth"]) == (64, "f16")
+    assert (got["tokens"], got["scored"], got["truth"]) == (140, 76, "f16")
     pairs = got["pairs"]
-    assert {f"{n}/f16" for n in here} | {f"f16/{n}" for n in here} <= set(pairs)
+    # Centered types hold K only.
+    assert {f"{n}/f16" for n in here} | {f"f16/{n}" for n in here if "+c" not in n} <= set(pairs)
+    assert "f16/turbo3+c" not in pairs
+    assert {f"{kv},sink=4" for kv in pairs if "+c/" in kv and "sink" not in kv and "f16" not in kv} <= set(pairs)
     assert (pairs["f16/f16"]["kl_mean"], pairs["f16/f16"]["same_top"]) == (0, 1)
     assert pairs["q8_0/f16"]["kl_mean"] < pairs["q4_0/f16"]["kl_mean"]
     assert any("smallest that stays under" in line for line in got["advice"])

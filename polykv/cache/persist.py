@@ -2,8 +2,9 @@
 
 Sections (safetensors, see `container`): `lengths` [n], `tokens` of all sequences in a row, `table.G` the block tables
 of cache group G in a row, and `layer.I.k`, `layer.I.v` [blocks of the group, block size, kv heads, bytes] in the
-packed layout (docs/FORMATS.md). A block that several sequences share is stored once; tables number the stored
-blocks of their group from 0, -1 is a block that slid out of the window.
+packed layout (docs/FORMATS.md); `layer.I.exact.k`, `layer.I.exact.v` of layers that have exact cells. A block that
+several sequences share is stored once; tables number the stored blocks of their group from 0, -1 is a block that is not
+read any more.
 
 Loading checks everything, checksums included, before the pool is touched.
 """
@@ -21,7 +22,7 @@ import numpy.typing as npt
 from polykv.cache.block_table import BlockTable
 from polykv.cache.container import Container, Section, write_file
 from polykv.cache.identity import Identity
-from polykv.cache.pool import KVPool
+from polykv.cache.pool import KVPool, exact_of
 from polykv.cache.sequence import Sequence
 from polykv.errors import ConfigError
 from polykv.types import I32, U8, KVArena
@@ -72,13 +73,13 @@ def _renumber(pool: KVPool, g: int, sequences: list[Sequence]) -> tuple[I32, I32
     valid: dict[int, int] = {}
     tables: list[int] = []
     for s in sequences:
-        first = pool.groups[g].first_cell(s.length) // pool.block_size
-        for i, b in enumerate(s.block_tables[g].ids.tolist()):
-            if i < first:
-                tables.append(-1)
-                continue
-            tables.append(number.setdefault(b, len(number)))
-            valid[b] = max(valid.get(b, 0), min(pool.block_size, s.length - i * pool.block_size))
+        group, ids = pool.groups[g], s.block_tables[g].ids
+        own = np.full(len(ids), -1, np.int32)
+        for i in group.held(s.length):
+            b = int(ids[i])
+            own[i] = number.setdefault(b, len(number))
+            valid[b] = max(valid.get(b, 0), min(group.size, s.length - i * group.size))
+        tables += own.tolist()
     return np.array(list(number), np.int32), np.array(tables, np.int32), np.array(list(valid.values()), np.int32)
 
 
@@ -86,21 +87,26 @@ def _packed(pool: KVPool, arena: KVArena, blocks: I32, valid: I32) -> Iterator[U
     for i in range(0, len(blocks), _SLAB):
         data = np.array(pool.ops.kv_pack(arena, blocks[i : i + _SLAB]))
         # Cells behind the last token may still hold what an earlier sequence wrote there; it is not ours to give.
-        data[np.arange(pool.block_size) >= valid[i : i + _SLAB, None]] = 0
+        beyond = np.arange(arena.block_size) >= valid[i : i + _SLAB, None]
+        data[:, : arena.block_size][beyond] = 0
         yield data
 
 
 def _layer_shapes(pool: KVPool, n_blocks: list[int]) -> Iterator[tuple[str, tuple[int, ...]]]:
     for i in range(len(pool.model.layers)):
-        kv, n = pool.layer(i), n_blocks[pool.group_of(i)]
-        for side, a in (("k", kv.k), ("v", kv.v)):
-            yield f"layer.{i}.{side}", (n, pool.block_size, a.n_kv, a.codec.packed_bytes(a.head_dim))
+        sides = ("k", "v") if pool.layer(i).exact is None else ("k", "v", "exact.k", "exact.v")
+        for name in (f"layer.{i}.{side}" for side in sides):
+            a, g = _arena(pool, name)
+            rows = a.codec.packed_rows(a.head_dim, a.block_size)
+            yield name, (n_blocks[g], rows, a.n_kv, a.codec.packed_bytes(a.head_dim))
 
 
 def _arena(pool: KVPool, name: str) -> tuple[KVArena, int]:
-    _, i, side = name.split(".")
-    kv = pool.layer(int(i))
-    return (kv.k if side == "k" else kv.v), pool.group_of(int(i))
+    _, i, *side = name.split(".")
+    kv, g = pool.layer(int(i)), pool.group_of(int(i))
+    if side[0] == "exact":
+        kv, g = exact_of(kv), pool.groups[g].exact
+    return (kv.k if side[-1] == "k" else kv.v), g
 
 
 # -- reading ---------------------------------------------------------------------------------------------------
@@ -192,8 +198,7 @@ class _Saved:
         if len(tokens) and not (tokens.min() >= 0 and tokens.max() < pool.model.vocab):
             raise file.error("tokens", f"has ids outside the vocabulary of {pool.model.vocab}")
         self.tokens: list[I32] = np.split(tokens, np.cumsum(lengths)[:-1])
-        sizes = -(-lengths // pool.block_size)
-        self.tables = [self._split_table(g, sizes) for g in range(len(pool.groups))]
+        self.tables = [self._split_table(g) for g in range(len(pool.groups))]
         self.n_blocks = [1 + max((int(t.max()) for t in ts if len(t)), default=-1) for ts in self.tables]
         shapes = dict(_layer_shapes(pool, self.n_blocks))
         for name, shape in shapes.items():
@@ -205,27 +210,29 @@ class _Saved:
         for g in range(len(pool.groups)):
             self._check_sharing(g)
 
-    def _split_table(self, g: int, sizes: npt.NDArray[np.int64]) -> list[I32]:
+    def _split_table(self, g: int) -> list[I32]:
         table: I32 = self._file.array(f"table.{g}")
-        if sizes.sum() != len(table):
-            raise self._file.error(f"table.{g}", f"has {len(table)} blocks for {sizes.sum()}")
+        sizes = [self._pool.groups[g].n_blocks(len(ids)) for ids in self.tokens]
+        if sum(sizes) != len(table):
+            raise self._file.error(f"table.{g}", f"has {len(table)} blocks for {sum(sizes)}")
         parts = np.split(table, np.cumsum(sizes)[:-1])
         for ids, part in zip(self.tokens, parts, strict=True):
-            first = self._first(g, len(ids))
-            if (part[:first] != -1).any() or (part[first:] < 0).any():
-                raise self._file.error(f"table.{g}", "does not hold exactly the blocks that the window needs")
+            held = np.zeros(len(part), np.bool_)
+            held[self._held(g, len(ids))] = True
+            if (part[~held] != -1).any() or (part[held] < 0).any():
+                raise self._file.error(f"table.{g}", "does not hold exactly the blocks that are needed")
         return parts
 
-    def _first(self, g: int, length: int) -> int:
-        return self._pool.groups[g].first_cell(length) // self._pool.block_size
+    def _held(self, g: int, length: int) -> list[int]:
+        return list(self._pool.groups[g].held(length))
 
     def _check_sharing(self, g: int) -> None:
         """A block may serve several sequences only at one position and after equal tokens; none may be unused."""
-        size, name = self._pool.block_size, f"table.{g}"
+        size, name = self._pool.groups[g].size, f"table.{g}"
         owner: dict[int, tuple[int, int]] = {}
         agree: dict[tuple[int, int], int] = {}
         for s, part in enumerate(self.tables[g]):
-            for i in range(self._first(g, len(self.tokens[s])), len(part)):
+            for i in self._held(g, len(self.tokens[s])):
                 r, at = owner.setdefault(int(part[i]), (s, i))
                 if at != i:
                     raise self._file.error(name, "uses one block at two positions")
@@ -244,12 +251,12 @@ class _Saved:
         found = []
         for s, ids in enumerate(self.tokens):
             tables = []
-            for g, manager in enumerate(pool.managers):
-                first = self._first(g, len(ids))
-                blocks = [taken[g][b] for b in self.tables[g][s][first:].tolist()]
-                for b in blocks:
-                    manager.retain(b)
-                tables.append(BlockTable(np.array([-1] * first + blocks, np.int32), first))
+            for group, manager in zip(pool.groups, pool.managers, strict=True):
+                own = np.full(group.n_blocks(len(ids)), -1, np.int32)
+                for i in group.held(len(ids)):
+                    own[i] = taken[group.index][self.tables[group.index][s][i]]
+                    manager.retain(int(own[i]))
+                tables.append(BlockTable(own, group.first_block(len(ids)), group.lead))
             found.append(Sequence.restore(pool, ids.tolist(), tables))
         for manager, blocks in zip(pool.managers, taken, strict=True):
             for b in blocks:

@@ -5,7 +5,9 @@ reserves `GroupPlan.blocks` blocks per group therefore allocates exactly `Memory
 
     cells = ceil(P/B) B + N (ceil(C/B) - floor(P/B)) B     P shared tokens, N agents of C tokens each, blocks of B
 
-and with a sliding window of w the same, cut at the blocks that w cells can touch.
+and with a sliding window of w the same, cut at the blocks that w cells can touch. Where cells are exact first and coded
+in units of 64 (docs/CENTERED.md), coded units count as blocks of 64 that are never partly filled, and exact cells like
+those of a window.
 """
 
 from __future__ import annotations
@@ -13,16 +15,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polykv.cache.codecs import codec
-from polykv.cache.pool import CacheGroup, make_groups
+from polykv.cache.group import CacheGroup, Stage, make_groups
+from polykv.cache.pool import exact_of, layer_kv
 from polykv.cache.support import check_kv
 from polykv.config import CacheConfig, ModelConfig, Tier
 from polykv.errors import ConfigError
-from polykv.ops import LoadedOps, Ops, load
+from polykv.ops import LoadedOps, load
+from polykv.types import UNIT, LayerKV
 
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """One layer: bytes of K and of V over all blocks of its group, and per token of one block."""
+    """One layer: bytes of K and of V over all blocks of its groups, and per token of one block of codes."""
 
     layer: int
     tier: str
@@ -113,41 +117,63 @@ def plan_memory(
         raise ConfigError(f"block size {block_size} is not a multiple of 8")
     ops = load("cpu") if ops is None else ops
     check_kv(ops, model, tiers, block_size)
-    sides = [_block_bytes(ops, model, i, t, block_size) for i, t in enumerate(tiers)]
-    half = Tier(codec("f16"), codec("f16"))
-    half_sides = [_block_bytes(ops, model, i, half, block_size) for i in range(len(tiers))]
-
-    groups, f16 = [], 0
-    for g in make_groups(model):
-        blocks = _group_blocks(g, ctx, agents, shared, block_size, chunk)
-        groups.append(GroupPlan(g.window, g.layers, sum(sum(sides[i]) for i in g.layers), *blocks, agents))
-        alone = sum(_group_blocks(g, ctx, 1, 0, block_size, 1))
-        f16 += alone * sum(sum(half_sides[i]) for i in g.layers)
-    of = {i: g for g in groups for i in g.layers}
+    stored = [layer_kv(ops, model, i, t, block_size) for i, t in enumerate(tiers)]
+    groups = []
+    nbytes = [[0, 0] for _ in tiers]
+    for g in make_groups(model, tiers, block_size):
+        sides = {i: _block_bytes(stored[i] if g.stage is not Stage.EXACT else exact_of(stored[i])) for i in g.layers}
+        blocks = _group_blocks(g, ctx, shared, chunk)
+        groups.append(GroupPlan(g.window, g.layers, sum(map(sum, sides.values())), *blocks, agents))
+        for i, (k, v) in sides.items():
+            nbytes[i][0] += k * groups[-1].blocks
+            nbytes[i][1] += v * groups[-1].blocks
     layers = tuple(
-        LayerPlan(i, str(tiers[i]), of[i].window, k * of[i].blocks, v * of[i].blocks, (k + v) / block_size)
-        for i, (k, v) in enumerate(sides)
+        LayerPlan(
+            i,
+            str(t),
+            model.layers[i].window,
+            nbytes[i][0],
+            nbytes[i][1],
+            sum(_block_bytes(stored[i])) / stored[i].k.block_size,
+        )
+        for i, t in enumerate(tiers)
     )
-    return MemoryPlan(ctx, agents, shared, block_size, tuple(groups), layers, f16)
+    return MemoryPlan(ctx, agents, shared, block_size, tuple(groups), layers, _f16_nbytes(ops, model, ctx, block_size))
 
 
-def _block_bytes(ops: Ops, model: ModelConfig, i: int, tier: Tier, block_size: int) -> tuple[int, int]:
-    """Real bytes of one block of K and of V of layer i."""
-    layer = model.layers[i]
-    k, v = (ops.kv_alloc(c, 1, layer.n_kv, layer.head_dim, block_size) for c in (tier.k, tier.v))
-    return k.nbytes, v.nbytes
+def _f16_nbytes(ops: LoadedOps, model: ModelConfig, ctx: int, block_size: int) -> int:
+    """Bytes of a float16 cache of `ctx` tokens."""
+    half = (Tier(codec("f16"), codec("f16")),) * len(model.layers)
+    total = 0
+    for g in make_groups(model, half, block_size):
+        block = sum(sum(_block_bytes(layer_kv(ops, model, i, half[i], block_size))) for i in g.layers)
+        total += sum(_group_blocks(g, ctx, 0, 1)) * block
+    return total
 
 
-def _group_blocks(g: CacheGroup, ctx: int, agents: int, shared: int, size: int, chunk: int) -> tuple[int, int, int]:
+def _block_bytes(kv: LayerKV) -> tuple[int, int]:
+    """Real bytes of one block of K and of V."""
+    return kv.k.block_nbytes, kv.v.block_nbytes
+
+
+def _group_blocks(g: CacheGroup, ctx: int, shared: int, chunk: int) -> tuple[int, int, int]:
     """(shared, private per agent, step) blocks of one group."""
-    prefix = -(-shared // size)
-    # An agent copies the last, partly filled block of the prefix before it writes there.
-    private = -(-ctx // size) - shared // size
-    if not g.window:
-        return prefix, private, 0
-    # w consecutive cells touch this many blocks at most, wherever they start.
-    most = (g.window - 2) // size + 2 if g.window > 1 else 1
+    size = g.size
+    if g.stage is Stage.CODED:
+        prefix, private = g.n_blocks(shared), g.n_blocks(ctx) - g.n_blocks(shared)
+    else:
+        # An agent copies the last, partly filled block of the prefix before it writes there.
+        prefix, private = -(-shared // size), -(-ctx // size) - shared // size
+    if g.stage is Stage.EXACT:
+        # From the start of a unit on: whole units, and the one that is being filled.
+        most = g.lead + (-(-max(0, g.recent - 1) // UNIT) + 1) * UNIT // size
+    elif g.window:
+        # w consecutive cells touch this many blocks at most, wherever they start.
+        most = (g.window - 2) // size + 2 if g.window > 1 else 1
+    else:
+        # A pool begins with one block in every group.
+        return prefix, private, max(0, 1 - prefix - private)
     held, own = min(prefix, most), min(private, most)
-    # While a step writes, the window before it is held as well; short contexts never get that far.
-    step = min(-(-(chunk - 1) // size), -(-ctx // size) - max(held, own))
-    return held, own, max(0, step)
+    # While a step writes, what was held before it is held as well; short contexts never get that far.
+    step = min(-(-(chunk - 1) // size), g.n_blocks(ctx) - max(held, own))
+    return held, own, max(0, step, 1 - held - own)

@@ -1,7 +1,7 @@
 """The arrays: K and V of every layer in blocks, shared by all sequences of one model.
 
-Layers with the same attention window form a group. All layers of a group use the same block ids, so one block table
-per sequence and group says where everything is; a sliding group can give blocks back while the full group keeps its.
+All layers of a cache group (group.py) use the same block ids, so one block table per sequence and group says where
+everything is; a sliding group can give blocks back while the full group keeps its.
 Arrays grow on demand up to a limit; every figure in bytes is summed from the real arrays.
 """
 
@@ -10,46 +10,44 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from polykv.cache.blocks import BlockManager
 from polykv.cache.calibration import Calibration
+from polykv.cache.codecs import codec
+from polykv.cache.group import Stage, make_groups
 from polykv.cache.identity import Identity
-from polykv.config import CacheConfig, ModelConfig
+from polykv.config import CacheConfig, ModelConfig, Tier
 from polykv.errors import CapacityError, ConfigError
 from polykv.ops import Ops
-from polykv.types import F32, I32, Codec, Equalizer, KVArena, LayerKV
+from polykv.types import F32, I32, UNIT, Codec, Equalizer, Family, KVArena, LayerKV
 
 if TYPE_CHECKING:
     from polykv.cache.sequence import Sequence
 
 
-@dataclass(frozen=True)
-class CacheGroup:
-    """Layers that share block ids. window: keys a query sees including itself, 0 = all of them."""
+def layer_kv(ops: Ops, model: ModelConfig, i: int, tier: Tier, block_size: int) -> LayerKV:
+    """One block of layer i in every array that its tier needs."""
+    layer = model.layers[i]
 
-    index: int
-    window: int
-    layers: tuple[int, ...]
+    def alloc(k: Codec, v: Codec, size: int, exact: LayerKV | None = None) -> LayerKV:
+        arenas = [ops.kv_alloc(c, 1, layer.n_kv, layer.head_dim, size) for c in (k, v)]
+        return LayerKV(arenas[0], arenas[1], exact)
 
-    def first_cell(self, position: int) -> int:
-        """Position of the oldest cell that a query at `position` or later sees.
+    if not tier.staged:
+        return alloc(tier.k, tier.v, block_size)
+    # float32 is the truth that tests compare with: nothing of it may be rounded on its way.
+    truth = tier.k.family == tier.v.family == Family.F32
+    cells = codec("f32" if truth else "f16")
+    return alloc(tier.k, tier.v, UNIT, alloc(cells, cells, block_size))
 
-        >>> CacheGroup(1, 4, ()).first_cell(10), CacheGroup(0, 0, ()).first_cell(10)
-        (7, 0)
-        """
-        return max(0, position - self.window + 1) if self.window else 0
 
-
-def make_groups(model: ModelConfig) -> tuple[CacheGroup, ...]:
-    """Groups by window, full attention first, then by ascending window."""
-    windows = sorted({layer.window for layer in model.layers})
-    return tuple(
-        CacheGroup(g, w, tuple(i for i, layer in enumerate(model.layers) if layer.window == w))
-        for g, w in enumerate(windows)
-    )
+def exact_of(kv: LayerKV) -> LayerKV:
+    """The exact cells of a layer that has some."""
+    assert kv.exact is not None
+    return kv.exact
 
 
 class KVPool:
@@ -82,8 +80,9 @@ class KVPool:
             raise ConfigError(f"room for {max_tokens} tokens: at least one is needed")
         self.ops = ops
         self.model = model
+        self.tiers = cache.tiers
         self.block_size = cache.block_size
-        self.max_blocks = -(-max_tokens // cache.block_size)
+        self._max_tokens = max_tokens
         self.identity = Identity.of(model, cache, fingerprint)
         self._salt = salt
         # Where the chains of prefix hashes begin.
@@ -91,21 +90,17 @@ class KVPool:
         self.calibration = Calibration()
         self.equalizers: tuple[Equalizer, ...] = self.calibration.equalizers(model)
         self.counters: Counter[str] = Counter()
-        self.groups = make_groups(model)
-        self._group_of = {i: g.index for g in self.groups for i in g.layers}
+        self.groups = make_groups(model, cache.tiers, cache.block_size)
+        self._group_of = {i: g.index for g in self.groups if g.stage is not Stage.EXACT for i in g.layers}
         # One block to begin with: its arrays tell what a block really costs.
         self.managers = [BlockManager(1) for _ in self.groups]
-
-        def alloc(codec: Codec, i: int) -> KVArena:
-            layer = model.layers[i]
-            return ops.kv_alloc(codec, 1, layer.n_kv, layer.head_dim, cache.block_size)
 
         # Python threads take turns: one holds it for a whole step, or for one change of a sequence.
         self.lock = threading.RLock()
         # Everybody who holds blocks. torn: a change of theirs broke off; lost: one of them was forgotten, not freed.
         self.sequences: WeakSet[Sequence] = WeakSet()
         self.torn = self.lost = False
-        self._layers = [LayerKV(alloc(t.k, i), alloc(t.v, i)) for i, t in enumerate(cache.tiers)]
+        self._layers = [layer_kv(ops, model, i, t, cache.block_size) for i, t in enumerate(cache.tiers)]
 
     def _make_seed(self) -> bytes:
         return hashlib.blake2b(self.identity.hash_seed() + self._salt, digest_size=16).digest()
@@ -136,7 +131,7 @@ class KVPool:
         for x, factors in ((k, e.k), (v, e.v)):
             if factors is not None:
                 x /= factors
-                self.counters["unscaled"] += len(blocks) * self.block_size
+                self.counters["unscaled"] += len(blocks) * kv.k.block_size
         return k, v
 
     def layer(self, i: int) -> LayerKV:
@@ -144,11 +139,14 @@ class KVPool:
         return self._layers[i]
 
     def group_of(self, layer: int) -> int:
-        """Index of the group that a layer belongs to."""
+        """Index of the group that a layer belongs to: that of its codes, which names the one of its exact cells."""
         return self._group_of[layer]
 
     def _arenas(self, group: int) -> list[KVArena]:
-        return [a for i in self.groups[group].layers for a in (self._layers[i].k, self._layers[i].v)]
+        g = self.groups[group]
+        kvs = [self._layers[i] for i in g.layers]
+        stored = [kv if g.stage is not Stage.EXACT else exact_of(kv) for kv in kvs]
+        return [a for kv in stored for a in (kv.k, kv.v)]
 
     def copy_block(self, group: int, src: int, dst: int) -> None:
         """Copy block src to block dst in every layer of the group."""
@@ -167,6 +165,10 @@ class KVPool:
             manager.recount(refs, pins)
         self.torn = self.lost = False
 
+    def max_blocks(self, group: int) -> int:
+        """Blocks that a group may grow to."""
+        return -(-self._max_tokens // self.groups[group].size)
+
     # -- room --------------------------------------------------------------------------------------------------
     def reserve(self, group: int, n_blocks: int) -> None:
         """Have arrays for at least `n_blocks` blocks in all (exactly that many when they have to grow).
@@ -174,10 +176,10 @@ class KVPool:
         Raises CapacityError beyond the pool's limit.
         """
         have = self.managers[group].n_blocks
-        if n_blocks > self.max_blocks:
+        if n_blocks > self.max_blocks(group):
             raise CapacityError(
-                f"{self._name(group)} needs {n_blocks} blocks of {self.block_size} tokens, the pool's limit is "
-                f"{self.max_blocks}: allow more tokens (--ctx)"
+                f"{self._name(group)} needs {n_blocks} blocks of {self.groups[group].size} tokens, the pool's limit is "
+                f"{self.max_blocks(group)}: allow more tokens (--ctx)"
             )
         if n_blocks <= have:
             return
@@ -193,11 +195,11 @@ class KVPool:
 
     def require(self, group: int, n: int) -> None:
         """Raise CapacityError unless n more blocks can be had; changes nothing."""
-        left = self.max_blocks - self.managers[group].n_used
+        left = self.max_blocks(group) - self.managers[group].n_used
         if n > left:
             raise CapacityError(
-                f"{self._name(group)} needs {n} more blocks of {self.block_size} tokens, {max(0, left)} of "
-                f"{self.max_blocks} are left: free a sequence or allow more tokens (--ctx)"
+                f"{self._name(group)} needs {n} more blocks of {self.groups[group].size} tokens, {max(0, left)} of "
+                f"{self.max_blocks(group)} are left: free a sequence or allow more tokens (--ctx)"
             )
 
     def make_room(self, group: int, n: int) -> None:
@@ -207,13 +209,15 @@ class KVPool:
         short = n - manager.n_spare
         if short > 0:
             have = manager.n_blocks
-            # Geometric growth keeps copying amortised. A sliding group holds a window, not a context: small steps.
-            step = have // 8 if self.groups[group].window else have // 2
-            self.reserve(group, min(self.max_blocks, have + max(short, step)))
+            # Geometric growth keeps copying amortised. Some groups hold a window, not a context: small steps.
+            g = self.groups[group]
+            step = have // 8 if g.window or g.stage is Stage.EXACT else have // 2
+            self.reserve(group, min(self.max_blocks(group), have + max(short, step)))
 
     def _name(self, group: int) -> str:
-        window = self.groups[group].window
-        return f"sliding-window cache (window {window})" if window else "cache"
+        g = self.groups[group]
+        name = f"sliding-window cache (window {g.window})" if g.window else "cache"
+        return name if g.stage is not Stage.EXACT else f"{name} of exact cells"
 
     # -- bytes -------------------------------------------------------------------------------------------------
     def block_nbytes(self, group: int) -> int:
@@ -223,7 +227,7 @@ class KVPool:
     @property
     def nbytes(self) -> int:
         """Bytes allocated."""
-        return sum(kv.k.nbytes + kv.v.nbytes for kv in self._layers)
+        return sum(a.nbytes for g in self.groups for a in self._arenas(g.index))
 
     @property
     def used_nbytes(self) -> int:

@@ -12,12 +12,13 @@ inside a unit, each part lists all blocks of that unit, also those that are the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import lcm
 
 import numpy as np
 
-from polykv.cache.pool import CacheGroup, KVPool
+from polykv.cache.group import CacheGroup, Stage, exact_from
+from polykv.cache.pool import KVPool
 from polykv.cache.sequence import Sequence
 from polykv.types import I32, UNIT, Segment, Segments
 
@@ -46,32 +47,60 @@ def plan_segments(pool: KVPool, batch: list[tuple[Sequence, int]]) -> list[Segme
     else:
         parts = [np.arange(s.length - n, s.length, dtype=np.int32) for s, n in busy]
         positions = np.concatenate(parts) if parts else np.zeros(0, np.int32)
-    return [_plan_group(pool, g, busy, rows, positions) for g in pool.groups]
+    plans = [_plan_group(pool, g, busy, rows, positions) for g in pool.groups]
+    for g in pool.groups:
+        if g.stage is Stage.CODED:
+            plans[g.index] = replace(plans[g.index], first=g.sink, exact=plans[g.exact])
+    return plans
 
 
 def _plan_group(
     pool: KVPool, group: CacheGroup, busy: list[tuple[Sequence, int]], rows: list[I32], positions: I32
 ) -> Segments:
-    readers = []
+    runs: list[list[_Reader]] = [[], []]
     for (s, n), r in zip(busy, rows, strict=True):
-        table = s.block_tables[group.index]
-        first = group.first_cell(s.length - n) // pool.block_size
-        readers.append(_Reader(table.ids, first, table.n, s.length, r))
-    if len(readers) == 1:
-        return _single(pool, readers[0], positions)
+        table = s.block_tables[group.index].ids
+        if group.stage is Stage.WHOLE:
+            runs[1].append(_Reader(table, group.first_block(s.length - n), len(table), s.length, r))
+        else:
+            for run, readers in zip(runs, _staged_readers(group, table, s.length - n, r), strict=True):
+                run += readers
+    if len(runs[1]) == 1 and not runs[0]:
+        return _single(group, pool, runs[1][0], positions)
     items: list[Segment] = []
-    if readers:
-        # Blocks from cut to cut: cuts are borders of blocks and of units.
-        step = lcm(pool.block_size, UNIT) // pool.block_size
+    # Blocks from cut to cut: cuts are borders of blocks and of units.
+    step = lcm(group.size, UNIT) // group.size
+    for readers in filter(None, runs):
         start = min(r.first for r in readers) // step * step
-        _walk(pool, readers, start, max(r.end for r in readers), step, items)
+        _walk(_Walk(pool, group.size, step, items), readers, start, max(r.end for r in readers))
     return Segments.of(items, positions)
 
 
-def _single(pool: KVPool, r: _Reader, positions: I32) -> Segments:
+def _staged_readers(group: CacheGroup, table: I32, start: int, rows: I32) -> tuple[list[_Reader], list[_Reader]]:
+    """Readers of sinks and of other cells, for rows at positions start, start + 1, ... of one sequence.
+
+    Which cells are coded for a row and which exact depends on its position alone, in steps of whole units.
+    """
+    leads, others = [], []
+    borders = np.array([exact_from(start + i, group.recent) for i in range(len(rows))])
+    for border in np.unique(borders).tolist():
+        here = rows[borders == border]
+        last = start + int(here[-1] - rows[0])
+        if group.stage is Stage.CODED:
+            first = group.first_block(start + int(here[0] - rows[0]))
+            if first * UNIT < border:
+                others.append(_Reader(table, first, border // UNIT, border, here))
+            continue
+        others.append(_Reader(table, border // group.size, last // group.size + 1, last + 1, here))
+        if border and group.lead:
+            leads.append(_Reader(table, 0, group.lead, group.sink, here))
+    return leads, others
+
+
+def _single(group: CacheGroup, pool: KVPool, r: _Reader, positions: I32) -> Segments:
     """The plan of one sequence alone; every decode step of a single user comes here, so it makes few arrays."""
     n = r.end - r.first
-    start = r.first * pool.block_size
+    start = r.first * group.size
     _count(pool, r.length - start, r.rows, 1)
     return Segments(
         r.blocks[r.first : r.end].copy(),
@@ -84,13 +113,25 @@ def _single(pool: KVPool, r: _Reader, positions: I32) -> Segments:
     )
 
 
-def _walk(pool: KVPool, readers: list[_Reader], at: int, stop: int, step: int, items: list[Segment]) -> None:
-    """Append the segments that cover blocks [at, stop) of the readers' tables, ascending for every row."""
+@dataclass(frozen=True, eq=False)
+class _Walk:
+    """What stays the same in the walk over the tables of one group: cells of a block, blocks from cut to cut, and the
+    segments found so far, ascending for every row."""
+
+    pool: KVPool
+    size: int
+    step: int
+    items: list[Segment]
+
+
+def _walk(walk: _Walk, readers: list[_Reader], at: int, stop: int) -> None:
+    """Append the segments that cover blocks [at, stop) of the readers' tables."""
     if len(readers) == 1:
         stop = min(stop, readers[0].end)
         if max(at, readers[0].first) < stop:
-            items.append(_segment(pool, readers, at, stop))
+            walk.items.append(_segment(walk, readers, at, stop))
         return
+    step = walk.step
     while at < stop:
         active = [r for r in readers if r.first < at + step and at < r.end]
         # Up to here the set of readers stays the same.
@@ -100,7 +141,7 @@ def _walk(pool: KVPool, readers: list[_Reader], at: int, stop: int, step: int, i
             at = until
             continue
         if later:
-            _walk(pool, active, at, until, step, items)
+            _walk(walk, active, at, until)
             at = until
             continue
         parts = _parts(active, at, step)
@@ -108,9 +149,9 @@ def _walk(pool: KVPool, readers: list[_Reader], at: int, stop: int, step: int, i
         if run == 0:
             # Tables that agree where all have blocks, but not before, are a freak: they go on one by one.
             for part in parts if len(parts) > 1 else [[r] for r in active]:
-                _walk(pool, part, at, stop, step, items)
+                _walk(walk, part, at, stop)
             return
-        items.append(_segment(pool, active, at, at + run))
+        walk.items.append(_segment(walk, active, at, at + run))
         at += run
 
 
@@ -138,13 +179,13 @@ def _common_run(readers: list[_Reader], at: int, stop: int, step: int) -> int:
     return run // step * step
 
 
-def _segment(pool: KVPool, readers: list[_Reader], at: int, end: int) -> Segment:
+def _segment(walk: _Walk, readers: list[_Reader], at: int, end: int) -> Segment:
     """Blocks [at, end) of the reader that has most of them, for the rows of all."""
-    size, lead = pool.block_size, min(readers, key=lambda r: r.first)
+    size, lead = walk.size, min(readers, key=lambda r: r.first)
     at = max(at, lead.first)
     length = min(end * size, max(r.length for r in readers)) - at * size
     rows = lead.rows if len(readers) == 1 else np.concatenate([r.rows for r in readers])
-    _count(pool, length, rows, len(readers))
+    _count(walk.pool, length, rows, len(readers))
     return Segment(lead.blocks[at:end], at * size, length, rows)
 
 

@@ -14,9 +14,11 @@ import numpy as np
 
 from polykv.cache.block_table import BlockTable
 from polykv.cache.blocks import Prefix
+from polykv.cache.group import Stage
 from polykv.cache.mutation import mutation
 from polykv.cache.pool import KVPool
-from polykv.cache.reuse import find_prefix
+from polykv.cache.reuse import find_prefix, named_by
+from polykv.cache.slots import step_slots
 from polykv.errors import CapacityError, ConfigError
 from polykv.types import Slots
 
@@ -31,7 +33,7 @@ class Sequence:
         self.pool = pool
         self.length = 0
         self.tokens: list[int] = []
-        self.block_tables = [BlockTable() for _ in pool.groups]
+        self.block_tables = [BlockTable(lead=g.lead) for g in pool.groups]
         # Prefixes of the full blocks that were committed.
         self._chain: list[Prefix] = []
         self._pins: list[tuple[int, int]] = []
@@ -44,7 +46,7 @@ class Sequence:
 
     @property
     def tables(self) -> list[list[int]]:
-        """Block ids per group; -1 = a block that slid out of the group's window."""
+        """Block ids per group; -1 = a block that is not read any more (it slid out of a window, or is coded now)."""
         return [t.ids.tolist() for t in self.block_tables]
 
     # -- a step ------------------------------------------------------------------------------------------------
@@ -55,43 +57,44 @@ class Sequence:
         Raises CapacityError when a group has no room; then nothing has changed.
         """
         new = [int(t) for t in ids]
-        size, pool, start = self.pool.block_size, self.pool, self.length
+        pool, start = self.pool, self.length
         end = start + len(new)
-        fresh = -(-end // size) - -(-start // size)
+        fresh = [g.n_blocks(end) - g.n_blocks(start) for g in pool.groups]
         copies = [bool(new) and self._must_copy(g) for g in range(len(pool.groups))]
         for g, copy in enumerate(copies):
-            pool.require(g, fresh + copy)
+            pool.require(g, fresh[g] + copy)
         for g, copy in enumerate(copies):
-            pool.make_room(g, fresh + copy)
-
-        slots: list[Slots] = []
-        positions = np.arange(start, end, dtype=np.int32)
-        index, offsets = np.divmod(positions, np.int32(size))
+            pool.make_room(g, fresh[g] + copy)
         try:
             for g, copy in enumerate(copies):
                 self._open_last_block(g, copy, bool(new))
                 table, manager = self.block_tables[g], pool.managers[g]
-                for _ in range(fresh):
+                for _ in range(fresh[g]):
                     table.append(manager.alloc())
-                slots.append(Slots(table.ids[index], offsets))
+            slots = step_slots(pool.groups, self.block_tables, start, end)
             self.tokens += new
             self.length = end
         except BaseException:
             # Room was made above, so this is Ctrl-C or the like: no table may keep more blocks than the tokens need.
-            self._cut(-(-start // size))
+            self._cut(start)
             del self.tokens[start:]
             self.length = start
             raise
         return slots
 
-    def _cut(self, n: int) -> None:
-        """Shorten every table to n blocks."""
-        for table, manager in zip(self.block_tables, self.pool.managers, strict=True):
-            table.cut(n, manager)
+    def _cut(self, length: int) -> None:
+        """Shorten every table to the blocks of `length` tokens."""
+        for group, table, manager in zip(self.pool.groups, self.block_tables, self.pool.managers, strict=True):
+            table.cut(group.n_blocks(length), manager)
+
+    def _partial(self, g: int) -> bool:
+        """Is the last block of this group partly filled?"""
+        group = self.pool.groups[g]
+        return group.stage is not Stage.CODED and self.length % group.size != 0
 
     def _must_copy(self, g: int) -> bool:
         """Will writing the next cell touch a block that is not this sequence's alone?"""
-        if self.length % self.pool.block_size == 0:
+        if not self._partial(g):
             return False
         b = int(self.block_tables[g].ids[-1])
         m = self.pool.managers[g]
@@ -99,7 +102,7 @@ class Sequence:
 
     def _open_last_block(self, g: int, copy: bool, writes: bool) -> None:
         """Make the partly filled last block writable."""
-        if not writes or self.length % self.pool.block_size == 0:
+        if not writes or not self._partial(g):
             return
         table, m = self.block_tables[g], self.pool.managers[g]
         b = int(table.ids[-1])
@@ -119,16 +122,17 @@ class Sequence:
 
     @mutation
     def commit(self) -> None:
-        """The K/V of all tokens is written: publish the blocks that are full now, drop those that slid out of view."""
+        """The K/V of all tokens is written: publish blocks that are full now, drop those that are not read any more."""
         size, pool = self.pool.block_size, self.pool
         for i in range(len(self._chain), self.length // size):
             parent = self._chain[-1] if i else None
             self._chain.append(Prefix(parent, tuple(self.tokens[i * size : (i + 1) * size]), pool.seed))
-            for table, manager in zip(self.block_tables, pool.managers, strict=True):
-                if i >= table.first:
-                    manager.publish(int(table.ids[i]), self._chain[i])
+            for group, table, manager in zip(pool.groups, self.block_tables, pool.managers, strict=True):
+                block, rest = divmod((i + 1) * size, group.size)
+                if rest == 0 and table.ids[block - 1] >= 0:
+                    manager.publish(int(table.ids[block - 1]), self._chain[i])
         for group, table, manager in zip(pool.groups, self.block_tables, pool.managers, strict=True):
-            table.drop(group.first_cell(self.length) // size, manager)
+            table.drop(group.first_block(self.length), manager)
 
     # -- sharing -----------------------------------------------------------------------------------------------
     @mutation
@@ -164,12 +168,14 @@ class Sequence:
         seq._chain = chain
         try:
             for g, group in enumerate(pool.groups):
-                first = group.first_cell(seq.length) // pool.block_size
-                found = [pool.managers[g].lookup(p) for p in chain[first:]]
-                blocks = [b for b in found if b is not None]
-                if len(blocks) != len(chain) - first:
-                    raise RuntimeError("a cached block vanished between search and use")
-                seq.block_tables[g] = BlockTable(np.array([-1] * first + blocks, np.int32), first)
+                ids = np.full(group.n_blocks(seq.length), -1, np.int32)
+                # The table knows of every block that it has a reference to, wherever this breaks off.
+                seq.block_tables[g] = table = BlockTable(ids, group.first_block(seq.length), group.lead)
+                for i in group.held(seq.length):
+                    block = pool.managers[g].lookup(named_by(chain, group, pool.block_size, i))
+                    if block is None:
+                        raise RuntimeError("a cached block vanished between search and use")
+                    table.ids[i] = block
         except BaseException:
             pool.torn = True
             raise
@@ -189,30 +195,30 @@ class Sequence:
     def trim(self, length: int) -> None:
         """Forget all tokens from position `length` on.
 
-        In a sliding group the cells that a query at `length` sees may have been dropped; they are taken back from the
-        prefix cache. Raises CapacityError, changing nothing, when they are gone (process the tokens again then).
+        Cells that a query at `length` reads may have been dropped (out of a window, or coded since); they are taken
+        back from the prefix cache. Raises CapacityError, changing nothing, when they are gone (process the tokens again
+        then).
         """
         if not 0 <= length <= self.length:
             raise ConfigError(f"cannot trim a sequence of {self.length} tokens to {length}")
         size, pool = self.pool.block_size, self.pool
-        n = -(-length // size)
         back: list[list[int]] = []
-        for g, group in enumerate(pool.groups):
-            first = group.first_cell(length) // size
-            found = [pool.managers[g].find(p) for p in self._chain[first : min(self.block_tables[g].first, n)]]
+        for group, table, manager in zip(pool.groups, self.block_tables, pool.managers, strict=True):
+            lost = range(max(group.lead, group.first_block(length)), min(table.first, group.n_blocks(length)))
+            found = [manager.find(named_by(self._chain, group, size, i)) for i in lost]
             back.append([b for b in found if b is not None])
             if len(back[-1]) != len(found):
                 raise CapacityError(
-                    f"cannot trim to {length} tokens: the sliding-window cells before that position are gone; "
+                    f"cannot trim to {length} tokens: the sliding-window or exact cells before that position are gone; "
                     "start from the tokens again"
                 )
         # Cells to keep are taken before any are given back.
         for blocks, manager in zip(back, pool.managers, strict=True):
             for b in blocks:
                 manager.retain(b)
-        self._cut(n)
-        for blocks, table in zip(back, self.block_tables, strict=True):
-            table.take_back(blocks)
+        self._cut(length)
+        for group, blocks, table in zip(pool.groups, back, self.block_tables, strict=True):
+            table.take_back(group.first_block(length), blocks)
         del self._chain[length // size :]
         del self.tokens[length:]
         self.length = length
@@ -225,17 +231,18 @@ class Sequence:
 
     def mend(self) -> None:
         """Make length, tokens and tables agree after a change that broke off; for `KVPool.mend`, which counts anew."""
-        size = self.pool.block_size
-        length = min([self.length, len(self.tokens), *(t.n * size for t in self.block_tables)])
+        size, groups = self.pool.block_size, self.pool.groups
+        room = [g.longest(t.n) for g, t in zip(groups, self.block_tables, strict=True)]
+        length = min([self.length, len(self.tokens), *room])
         tables = []
-        for group, table in zip(self.pool.groups, self.block_tables, strict=True):
-            ids = table.ids[: -(-length // size)].copy()
-            gone = int((ids < 0).sum())
-            if gone > group.first_cell(length) // size:
-                # Cells that the window needs are not there any more: nothing can be continued.
-                tables, length = [BlockTable() for _ in self.pool.groups], 0
+        for group, table in zip(groups, self.block_tables, strict=True):
+            ids = table.ids[: group.n_blocks(length)].copy()
+            if any(ids[i] < 0 for i in group.held(length)):
+                # Cells that the next token reads are not there any more: nothing can be continued.
+                tables, length = [BlockTable(lead=g.lead) for g in groups], 0
                 break
-            tables.append(BlockTable(ids, gone))
+            gone = np.flatnonzero(ids < 0)
+            tables.append(BlockTable(ids, int(gone[-1]) + 1 if len(gone) else 0, group.lead))
         self.block_tables, self.length = tables, length
         self.tokens, self._chain = self.tokens[:length], self._chain[: length // size]
 
@@ -243,7 +250,7 @@ class Sequence:
         # Nobody gives its blocks back any more. A finalizer may run in the middle of anything, so only a word is left.
         # AttributeError: its construction was interrupted, so it holds nothing.
         with suppress(AttributeError):
-            if self._pins or any(t.n > t.first for t in self.block_tables):
+            if self._pins or any(t.n > (0 if t.lead else t.first) for t in self.block_tables):
                 self.pool.lost = True
 
     # -- pins and reports --------------------------------------------------------------------------------------

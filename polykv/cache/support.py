@@ -5,13 +5,14 @@ from __future__ import annotations
 from polykv.config import ModelConfig, Tier
 from polykv.errors import UnsupportedError
 from polykv.ops import BACKENDS, Limits, LoadedOps, load
+from polykv.types import UNIT
 
 
 def kv_reasons(limits: Limits, model: ModelConfig, tiers: tuple[Tier, ...], block_size: int) -> list[str]:
     """Why the backend cannot hold the K/V of this model in these tiers, one sentence per reason; empty = it can."""
     layers: dict[str, list[int]] = {}
     for i, (layer, tier) in enumerate(zip(model.layers, tiers, strict=True)):
-        reason = limits.supports_kv(tier.k, tier.v, layer.head_dim, block_size)
+        reason = limits.supports_kv(tier.k, tier.v, layer.head_dim, UNIT if tier.staged else block_size)
         if reason is not None:
             layers.setdefault(f"K/V as {tier} with head_dim {layer.head_dim}: {reason}", []).append(i)
     return [f"{reason} ({_where(found, len(model.layers))})" for reason, found in layers.items()]

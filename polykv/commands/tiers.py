@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from polykv.cache.calibration_file import read_calibration
-from polykv.cache.codecs import CODECS, codec
+from polykv.cache.codecs import codec
 from polykv.commands.options import backend_option, calibration_option, calibration_v_option, json_option
 from polykv.commands.output import Output
 from polykv.errors import ConfigError
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("-m", "--model", default=None, help="Also give bytes per token for this model.")
 @click.option("--text", default=None, metavar="FILE", help="Measure with -m what each type costs on this text.")
-@click.option("--tokens", type=click.IntRange(min=16), default=256, show_default=True, help="Of the text.")
+@click.option("--tokens", type=click.IntRange(min=16), default=384, show_default=True, help="Of the text.")
 @click.option(
     "--head-dim", type=click.IntRange(min=1), default=None, help="Values of a head; default 128, or the model's."
 )
@@ -101,8 +101,10 @@ def command(
 
 def choose(types: str | None) -> list[Codec]:
     """The types that --types names, all without it. f32 exists for tests: it is taken when named."""
+    from polykv.measure.known import known
+
     if types is None:
-        return [c for c in CODECS.values() if c.name != "f32"]
+        return known()
     return list({name: codec(name) for name in types.split(",")}.values())
 
 
@@ -125,21 +127,21 @@ def tokenized(model: Model, text: str, tokens: int) -> list[int]:
 
 def show_capabilities(out: Output) -> None:
     """What docs/CAPABILITIES.md has, from the backends of this installation."""
-    from polykv.capability import HEAD_DIMS, capabilities, markdown
+    from polykv.capability import HEAD_DIMS, TYPES, capabilities, markdown
 
     out.text(markdown())
     found = capabilities()
-    out.json({"head_dims": list(HEAD_DIMS), "backends": {c.backend: {t: c.dims(t) for t in CODECS} for c in found}})
+    out.json({"head_dims": list(HEAD_DIMS), "backends": {c.backend: {t: c.dims(t) for t in TYPES} for c in found}})
 
 
 def show_list(
     out: Output, chosen: list[Codec], dim: int, loaded: Model | None, model: str | None, ops: LoadedOps
 ) -> dict[str, Any]:
     """Names, bits, backends, and bytes per token of a model; the beginning of the JSON object."""
-    from polykv.measure.roundtrip import bits, runs
+    from polykv.measure.known import bits, runs
 
     names = [c.name for c in chosen]
-    per_token = bytes_per_token(loaded, names, ops) if loaded else {}
+    per_token = bytes_per_token(loaded, chosen, ops) if loaded else {}
     where = {c.name: runs(c, dim) for c in chosen}
     columns = ["type", "bits per value", "code bits", "values per scale", "backends"]
     rows = []
@@ -148,6 +150,7 @@ def show_list(
         row = [c.name, f"{bits(c, dim):.4g}", str(c.bits), scales, ", ".join(where[c.name])]
         rows.append([*row, megabytes(per_token[c.name]) if c.name in per_token else "-"] if loaded else row)
     out.table(f"K/V types at head_dim {dim}", [*columns, "K and V, per token"] if loaded else columns, rows)
+    out.text("+r: a scalar type in rotated space; +c: for K, less the mean of 64 positions; V has the type without it")
     if loaded:
         out.text(f"bytes per token: all layers of {model}, from arrays that the backend {ops.name} allocates")
         missing = [name for name in names if name not in per_token]
@@ -160,7 +163,7 @@ def show_list(
 
 
 def _as_dict(c: Codec, head_dim: int, backends: list[str], per_token: dict[str, float]) -> dict[str, Any]:
-    from polykv.measure.roundtrip import bits
+    from polykv.measure.known import bits
 
     return {
         "name": c.name,
@@ -174,21 +177,23 @@ def _as_dict(c: Codec, head_dim: int, backends: list[str], per_token: dict[str, 
     }
 
 
-def bytes_per_token(model: Model, names: list[str], ops: LoadedOps) -> dict[str, float]:
+def bytes_per_token(model: Model, chosen: list[Codec], ops: LoadedOps) -> dict[str, float]:
     """Bytes per token of the types that the backend runs. Raises UnsupportedError when it runs none."""
     from polykv.cache.codecs import parse_tiers
     from polykv.cache.plan import plan_memory
     from polykv.errors import UnsupportedError
+    from polykv.measure.known import for_values
 
     result: dict[str, float] = {}
     refusal: UnsupportedError | None = None
-    for name in names:
+    for c in chosen:
+        tiers = parse_tiers(f"{c.name}/{for_values(c).name}", len(model.config.layers))
         try:
-            plan = plan_memory(model.config, parse_tiers(name, len(model.config.layers)), ctx=1, ops=ops)
+            plan = plan_memory(model.config, tiers, ctx=1, ops=ops)
         except UnsupportedError as e:
             refusal = refusal or e
             continue
-        result[name] = sum(layer.token_nbytes for layer in plan.layers)
+        result[c.name] = sum(layer.token_nbytes for layer in plan.layers)
     if refusal is not None and not result:
         raise refusal
     return result
@@ -210,7 +215,8 @@ def gather(out: Output, dim: int, model: Model | None, ids: list[int], ops: Load
 def show_losses(out: Output, chosen: list[Codec], samples: list[Sample], ops: LoadedOps) -> dict[tuple[str, str], Loss]:
     """NMSE and cosine of every type on every sample, by the backend where it runs the type, else by one that does."""
     from polykv.commands.compiling import Compiling
-    from polykv.measure.roundtrip import bits, loss, round_trip, runs
+    from polykv.measure.known import bits, runs
+    from polykv.measure.roundtrip import loss, round_trip
     from polykv.ops import load
 
     losses: dict[tuple[str, str], Loss] = {}
@@ -245,7 +251,7 @@ def draw(
 ) -> None:
     """Write the rate-distortion picture."""
     from polykv.measure import plot
-    from polykv.measure.roundtrip import bits
+    from polykv.measure.known import bits
 
     points = [plot.Point(c, bits(c, dim), {s.name: losses[c.name, s.name].nmse for s in samples}) for c in chosen]
     plot.draw(path, points, f"K/V types at head_dim {dim}" + (f", {model}" if model else ""))

@@ -10,6 +10,7 @@ from polykv.cache.codecs import codec, parse_tier, parse_tiers
 from polykv.commands.compiling import Compiling
 from polykv.commands.output import Output
 from polykv.config import CacheConfig
+from polykv.types import UNIT
 
 if TYPE_CHECKING:
     from polykv.cache.calibration import Calibration
@@ -23,17 +24,19 @@ CONTROL, HALF = "f16", "f16/f16"
 # Cells that a decode row reads, and the seconds per type and task: by ref only to be complete.
 DEPTH = {"ref": 256, "cpu": 4096}
 BUDGET = 0.1
+SINKS = 4
 # Pairs that are shown whether they are worth their bytes or not: the default, and what others are compared with.
-ALWAYS = ("f16/f16", "q8_0/q8_0", "q8_0/turbo3", "q4_0/q4_0", "q4_0+r/q4_0+r", "turbo3/turbo3")
+ALWAYS = (HALF, "q8_0/q8_0", "q8_0/turbo3", "q4_0/q4_0", "q4_0+r/q4_0+r", "turbo3/turbo3", "turbo4+c/turbo3")
 
 
 def show_speed(out: Output, chosen: list[Codec], dim: int, model: Model | None, ops: LoadedOps) -> dict[str, Any]:
     """Ratios to f16 in this run, of the types that the backend runs."""
-    size = CacheConfig.block_size
-    here = [c for c in chosen if ops.supports_kv(c, c, dim, size) is None]
+    from polykv.measure.known import for_values, runs
+
+    here = [c for c in chosen if ops.name in runs(c, dim)]
     left = [c.name for c in chosen if c not in here]
     shape = layer_shape(model, dim)
-    found = timed(out, {c.name: (c, c) for c in here}, CONTROL, shape, ops)
+    found = timed(out, {c.name: (c, for_values(c)) for c in here}, CONTROL, shape, ops)
     rows = [
         [name, f"{s.encode_ratio:.2f}x", f"{s.attend_ratio:.2f}x", f"{1e6 * s.encode_s:.2f}", f"{1e3 * s.attend_s:.3f}"]
         for name, s in found.items()
@@ -99,10 +102,8 @@ def show_quality(
         out.text(f"no quality: {ops.name} runs none of these types on this model")
         return {}
     alone = _compare(out, "each side alone", model, ids, [HALF, *usable], ops, calibration)
-    _show_sides(out, sides, alone, len(ids))
-    asked = {c.name for c in chosen} | {CONTROL}
-    usual = [kv for kv in ALWAYS if set(kv.split("/")) <= asked]
-    pairs = [kv for kv in dict.fromkeys([*_worth_measuring(alone), *usual]) if _runs(ops, model, kv)]
+    _show_sides(out, sides, alone)
+    pairs = [kv for kv in _candidates(alone, chosen) if _runs(ops, model, kv)]
     found = _compare(out, "pairs", model, ids, pairs, ops, calibration)
     speeds: dict[str, Speed] = {}
     if speed:
@@ -110,15 +111,34 @@ def show_quality(
         speeds = timed(out, both, HALF, layer_shape(model, model.config.layers[0].head_dim), ops)
     f16_bytes = alone[HALF].bytes_per_token
     _show_pairs(out, found, f16_bytes, speeds)
-    advice = advise(found, f16_bytes)
-    for line in advice:
+    advice, scored, used = advise(found, f16_bytes), len(alone[HALF].kl), calibration.identity()
+    for line in [*advice, *_remarks(chosen, scored, len(ids), used)]:
         out.text(line)
-    out.text(f"measured on {len(ids)} tokens of one text; other texts, and long ones, give other numbers")
     as_json = {kv: _as_dict(q, speeds.get(kv)) for kv, q in {**alone, **found}.items()}
-    used = calibration.identity()
-    if used != NONE:
-        out.text(f"with the calibration {used}: leave --calibration out to see what it changes")
-    return {"tokens": len(ids), "calibration": used, "truth": CONTROL, "pairs": as_json, "advice": advice}
+    counts = {"tokens": len(ids), "scored": scored}
+    return {**counts, "calibration": used, "truth": CONTROL, "pairs": as_json, "advice": advice}
+
+
+def _candidates(alone: dict[str, Quality], chosen: list[Codec]) -> list[str]:
+    """Pairs to measure: what may be worth its bytes, what is usual, and centered keys also with exact sinks."""
+    asked = {c.name for c in chosen} | {CONTROL}
+    usual = [kv for kv in ALWAYS if set(kv.split("/")) <= asked]
+    pairs = list(dict.fromkeys([*_worth_measuring(alone), *usual]))
+    # Centered keys live in units that are exact until they are complete; keeping the sinks exact as well costs nothing.
+    return [*pairs, *(f"{kv},sink={SINKS}" for kv in pairs if parse_tier(kv).k.centered)]
+
+
+def _remarks(chosen: list[Codec], scored: int, tokens: int, calibration: str) -> list[str]:
+    """What has to be known about the figures."""
+    lines = [f"measured on the last {scored} of {tokens} tokens of one text; others give other numbers"]
+    if any(c.centered for c in chosen):
+        lines.append(
+            f"types with +c keep the newest 1 to {UNIT} tokens as floats, which flatters them on a short text;"
+        )
+        lines.append("these floats and those of sinks are not among the bytes per token (docs/CENTERED.md)")
+    if calibration != NONE:
+        lines.append(f"with the calibration {calibration}: leave --calibration out to see what it changes")
+    return lines
 
 
 def _compare(
@@ -140,6 +160,8 @@ def _compare(
             ops=ops,
             truth=HALF,
             calibration=calibration,
+            # The first unit is exact for types with +c whatever they are, so it tells nothing about them.
+            skip=UNIT if len(ids) > 2 * UNIT else 0,
             on_progress=lambda done, total: update(done, total, what),
         )
 
@@ -168,14 +190,14 @@ def _runs(ops: LoadedOps, model: Model, kv: str) -> bool:
     return not kv_reasons(ops, model.config, tiers, CacheConfig.block_size)
 
 
-def _show_sides(out: Output, sides: dict[str, tuple[str, str]], alone: dict[str, Quality], tokens: int) -> None:
+def _show_sides(out: Output, sides: dict[str, tuple[str, str]], alone: dict[str, Quality]) -> None:
     rows = []
     for name, pair in sides.items():
         if set(pair) & set(alone):
             k, v = ([f"{q.kl_mean:.2g}", f"{q.same_top:.1%}"] if q else ["-", "-"] for q in map(alone.get, pair))
             rows.append([name, *k, *v])
     out.table(
-        f"one side in the type, the other in {CONTROL}: mean KL in nats over {tokens} tokens",
+        f"one side in the type, the other in {CONTROL}: mean KL in nats",
         ["type", "K alone", "same top token", "V alone", "same top token"],
         rows,
     )

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 PANTER_DITE = float(np.sqrt(3) * np.pi / 2)
 # Types of more code bits are floats, whose error has nothing to do with either curve.
 MOST_BITS = 8
+# Kinds of types, in the order in which they are drawn.
+MARKS = {"scalar": "o", "scalar, rotated": "D", "Lloyd-Max": "s", "trellis": "^", "centered": "P"}
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ def above_bound(point: Point, name: str) -> float:
 
 
 def _marks(ax: Axes, points: list[Point], y: dict[str, float]) -> None:
-    for kind, mark in (("scalar", "o"), ("Lloyd-Max", "s"), ("trellis", "^")):
+    for kind, mark in MARKS.items():
         mine = [p for p in points if _kind(p.codec) == kind]
         if mine:
             ax.plot([p.bits for p in mine], [y[p.codec.name] for p in mine], mark, ms=5, label=kind)
@@ -116,4 +118,7 @@ def _marks(ax: Axes, points: list[Point], y: dict[str, float]) -> None:
 
 
 def _kind(codec: Codec) -> str:
-    return {Family.LLOYD_MAX: "Lloyd-Max", Family.TRELLIS: "trellis"}.get(codec.family, "scalar")
+    if codec.centered:
+        return "centered"
+    scalar = "scalar, rotated" if codec.rotated else "scalar"
+    return {Family.LLOYD_MAX: "Lloyd-Max", Family.TRELLIS: "trellis"}.get(codec.family, scalar)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from polykv.cache.calibration import Calibration
 from polykv.cache.codecs import parse_tiers
+from polykv.cache.group import Stage
 from polykv.cache.pool import KVPool
 from polykv.cache.sequence import Sequence
 from polykv.config import CacheConfig
@@ -31,11 +32,13 @@ CHUNK = 32
 
 @dataclass(frozen=True, eq=False)
 class Quality:
-    """One pair on one text. bytes_per_token: K and V of all layers. kl, same: float64 and bool [T], by position."""
+    """One pair on one text. bytes_per_token: codes of K and V of all layers. held: bytes of all blocks at the end,
+    exact cells included. kl, same: float64 and bool [T], by position."""
 
     bytes_per_token: float
     kl: npt.NDArray[np.float64]
     same: npt.NDArray[np.bool_]
+    held: int = 0
 
     @property
     def kl_mean(self) -> float:
@@ -58,10 +61,11 @@ def compare(
     ops: LoadedOps,
     truth: str,
     calibration: Calibration | None = None,
+    skip: int = 0,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Quality]:
     """Quality of every pair (as in --kv), against `truth`. calibration: factors that all pairs but the truth are stored
-    with. on_progress(done, total) counts tokens of all runs.
+    with. skip: positions at the beginning that do not count. on_progress(done, total) counts tokens of all runs.
 
     Raises UnsupportedError when the backend does not run a pair.
     """
@@ -76,17 +80,24 @@ def compare(
     for at in range(0, len(ids), CHUNK):
         part = ids[at : at + CHUNK]
         wanted = log_softmax(runners[truth].step([(sides[truth], part)], Logits.ALL))
+        weights, top = np.exp(wanted), wanted.argmax(axis=1)
         for kv in sides:
             if kv in kl:
                 # The truth is a pair like others when it is asked for; its second run would give equal bits.
                 mine = wanted if kv == truth else log_softmax(runners[kv].step([(sides[kv], part)], Logits.ALL))
-                kl[kv].append(divergence(wanted, mine))
-                same[kv].append(wanted.argmax(axis=1) == mine.argmax(axis=1))
+                kl[kv].append(divergence(wanted, mine, weights))
+                same[kv].append(top == mine.argmax(axis=1))
             done += len(part)
             if on_progress:
                 on_progress(done, total)
     return {
-        kv: Quality(bytes_per_token(sides[kv].pool), np.concatenate(kl[kv]), np.concatenate(same[kv])) for kv in pairs
+        kv: Quality(
+            bytes_per_token(sides[kv].pool),
+            np.concatenate(kl[kv])[skip:],
+            np.concatenate(same[kv])[skip:],
+            sides[kv].pool.used_nbytes,
+        )
+        for kv in pairs
     }
 
 
@@ -97,8 +108,8 @@ def empty_pool(model: Model, kv: str, tokens: int, ops: LoadedOps) -> KVPool:
 
 
 def bytes_per_token(cache: KVPool) -> float:
-    """Of K and V of all layers, from one block of the arrays."""
-    return sum(cache.block_nbytes(g.index) for g in cache.groups) / cache.block_size
+    """Of K and V of all layers as they are coded, from one block of the arrays."""
+    return sum(cache.block_nbytes(g.index) / g.size for g in cache.groups if g.stage is not Stage.EXACT)
 
 
 def log_softmax(logits: F32) -> F32:
@@ -108,11 +119,13 @@ def log_softmax(logits: F32) -> F32:
     return np.asarray(y - np.log(total).astype(np.float32), np.float32)
 
 
-def divergence(p: F32, q: F32) -> npt.NDArray[np.float64]:
+def divergence(p: F32, q: F32, weights: F32 | None = None) -> npt.NDArray[np.float64]:
     """KL(p || q) of every row, from log-probabilities; sums in float64. Rounding may leave a few 1e-7, also below 0.
+
+    weights: exp(p), for callers that have it.
 
     >>> p = np.log(np.array([[0.5, 0.5]], np.float32))
     >>> round(float(divergence(p, np.log(np.array([[0.25, 0.75]], np.float32)))[0]), 4)
     0.1438
     """
-    return np.asarray((np.exp(p) * (p - q)).sum(axis=1, dtype=np.float64))
+    return np.asarray(((np.exp(p) if weights is None else weights) * (p - q)).sum(axis=1, dtype=np.float64))

@@ -12,9 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from polykv.cache.codecs import codec as named
 from polykv.config import CacheConfig
-from polykv.ops import BACKENDS, LoadedOps, load
-from polykv.types import F32, Codec, Slots
+from polykv.ops import LoadedOps
+from polykv.types import F32, UNIT, Codec, KVArena, Seals, Slots
+
+HALF = named("f16")
 
 
 @dataclass(frozen=True)
@@ -25,25 +28,27 @@ class Loss:
     cosine: float
 
 
-def bits(codec: Codec, head_dim: int) -> float:
-    """Bits in memory per value of a head, everything counted: codes, scales, padding."""
-    return 8 * codec.packed_bytes(head_dim) / head_dim
-
-
-def runs(codec: Codec, head_dim: int, block_size: int = CacheConfig.block_size) -> list[str]:
-    """Backends that store and read K and V of this type."""
-    return [b for b in BACKENDS if load(b).supports_kv(codec, codec, head_dim, block_size) is None]
-
-
 def round_trip(ops: LoadedOps, codec: Codec, x: F32) -> F32:
-    """x [T, S, D] after a stay in the cache; series are stored as kv heads."""
+    """x [T, S, D] after a stay in the cache; series are stored as kv heads. As there, a centered type codes whole units
+    of tokens, and tokens of a last, incomplete one are kept as float16."""
     tokens, series, dim = x.shape
     size = CacheConfig.block_size
-    n = -(-tokens // size)
-    arena = ops.kv_alloc(codec, n, series, dim, size)
+    cells = ops.kv_alloc(HALF if codec.centered else codec, -(-tokens // size), series, dim, size)
     t = np.arange(tokens, dtype=np.int32)
-    ops.kv_append(arena, np.ascontiguousarray(x), Slots(t // size, t % size))
-    return ops.kv_read(arena, np.arange(n, dtype=np.int32)).reshape(-1, series, dim)[:tokens]
+    ops.kv_append(cells, np.ascontiguousarray(x), Slots(t // size, t % size))
+    y = _read(ops, cells)[:tokens]
+    if codec.centered:
+        units = np.arange(tokens // UNIT, dtype=np.int32)
+        sealed = ops.kv_alloc(codec, len(units), series, dim, UNIT)
+        blocks = np.arange(len(units) * UNIT // size, dtype=np.int32).reshape(-1, UNIT // size)
+        ops.kv_seal(sealed, cells, Seals(blocks, units, np.zeros_like(units)))
+        y[: len(units) * UNIT] = _read(ops, sealed)
+    return y
+
+
+def _read(ops: LoadedOps, cells: KVArena) -> F32:
+    """All cells of an arena, [T, S, D]."""
+    return ops.kv_read(cells, np.arange(cells.n_blocks, dtype=np.int32)).reshape(-1, cells.n_kv, cells.head_dim)
 
 
 def loss(x: F32, y: F32) -> Loss:

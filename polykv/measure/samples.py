@@ -52,7 +52,7 @@ def synthetic(head_dim: int, seed: int = 0) -> list[Sample]:
 def rotated(sample: Sample) -> Sample:
     """The vectors after the rotation of the rotated types, zero-padded to whole groups first."""
     codec = next(c for c in CODECS.values() if c.rotated)
-    g = codec.group(sample.head_dim)
+    g = codec.turn(sample.head_dim)
     padded = np.pad(sample.x, [(0, 0), (0, 0), (0, -sample.head_dim % g)])
     return Sample(f"{sample.name}, rotated", load("ref").fwht(padded, *codec.signs(g)))
 

@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 
 from polykv.config import CacheConfig
+from polykv.measure.known import block_size
 from polykv.measure.timing import seconds
 from polykv.ops import Ops
 from polykv.types import F32, Codec, LayerKV, Segment, Segments, Slots
@@ -51,23 +52,27 @@ def measure(
     budget: float,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Speed]:
-    """Speed of every pair (K, V) by its name, against the one named `control`. budget: seconds per pair and task over
-    all turns. on_progress(done, total) counts turns of pairs."""
+    """Speed of every pair (K, V) by its name, against the one named `control`.
+
+    budget: seconds per pair and task over all turns. Cells of centered keys are timed as if all were sealed, without
+    the sealing. on_progress(done, total) counts turns of pairs.
+    """
     rng = np.random.default_rng(0)
     q = rng.standard_normal((1, shape.n_heads, shape.head_dim), np.float32)
     k, v = rng.standard_normal((2, depth, shape.n_kv, shape.head_dim), np.float32)
     stores = {name: store(ops, *pair, k, v) for name, pair in pairs.items()}
-    seen, slots = one_sequence(depth, [depth - 1]), _slots(min(ROWS, depth))
     encode, attend = dict.fromkeys(stores, np.inf), dict.fromkeys(stores, np.inf)
+    rows = min(ROWS, depth)
 
     def write(kv: LayerKV) -> None:
-        ops.kv_append(kv.k, k[: len(slots.blocks)], slots)
-        ops.kv_append(kv.v, v[: len(slots.blocks)], slots)
+        slots = _slots(rows, kv.k.block_size)
+        ops.kv_append(kv.k, k[:rows], slots)
+        ops.kv_append(kv.v, v[:rows], slots)
 
     for turn in range(TURNS):
         for i, (name, kv) in enumerate(stores.items()):
-            took = seconds(partial(write, kv), budget / TURNS)
-            encode[name] = min(encode[name], took / len(slots.blocks))
+            seen = one_sequence(depth, [depth - 1], kv.k.block_size)
+            encode[name] = min(encode[name], seconds(partial(write, kv), budget / TURNS) / rows)
             took = seconds(partial(ops.attend, q, seen, kv, scale=shape.head_dim**-0.5), budget / TURNS)
             attend[name] = min(attend[name], took)
             if on_progress:
@@ -76,22 +81,22 @@ def measure(
     return {name: Speed(encode[name], attend[name], e / encode[name], a / attend[name]) for name in pairs}
 
 
-def store(ops: Ops, k_type: Codec, v_type: Codec, k: F32, v: F32, block_size: int = CacheConfig.block_size) -> LayerKV:
+def store(ops: Ops, k_type: Codec, v_type: Codec, k: F32, v: F32) -> LayerKV:
     """Keys and values [T, G, D] in fresh arenas, blocks in order."""
-    (tokens, n_kv, dim), slots = k.shape, _slots(len(k), block_size)
-    kv = LayerKV(*(ops.kv_alloc(c, -(-tokens // block_size), n_kv, dim, block_size) for c in (k_type, v_type)))
-    ops.kv_append(kv.k, k, slots)
-    ops.kv_append(kv.v, v, slots)
-    return kv
+    (tokens, n_kv, dim), size = k.shape, block_size(k_type)
+    k_cells, v_cells = (ops.kv_alloc(c, -(-tokens // size), n_kv, dim, size) for c in (k_type, v_type))
+    ops.kv_append(k_cells, k, _slots(tokens, size))
+    ops.kv_append(v_cells, v, _slots(tokens, size))
+    return LayerKV(k_cells, v_cells)
 
 
-def one_sequence(tokens: int, positions: range | list[int], block_size: int = CacheConfig.block_size) -> Segments:
-    """Rows at these positions that see one sequence of so many tokens, stored by `store`."""
+def one_sequence(tokens: int, positions: range | list[int], size: int = CacheConfig.block_size) -> Segments:
+    """Rows at these positions that see one sequence of so many tokens, in blocks of `size` as `store` lays them."""
     rows = np.arange(len(positions), dtype=np.int32)
-    blocks = np.arange(-(-tokens // block_size), dtype=np.int32)
+    blocks = np.arange(-(-tokens // size), dtype=np.int32)
     return Segments.of([Segment(blocks, 0, tokens, rows)], np.array(positions, np.int32))
 
 
-def _slots(n: int, block_size: int = CacheConfig.block_size) -> Slots:
+def _slots(n: int, size: int) -> Slots:
     t = np.arange(n, dtype=np.int32)
-    return Slots(t // block_size, t % block_size)
+    return Slots(t // size, t % size)

@@ -20,7 +20,7 @@ from polykv.config import LayerConfig, Tier
 from polykv.model.loader import Model
 from polykv.model.rope import angles
 from polykv.ops import LoadedOps
-from polykv.types import F32, Activations, AttentionWeights, Codec, Slots
+from polykv.types import F32, UNIT, Activations, AttentionWeights, Codec, Seals, Slots
 
 AUTO = "auto"
 # Types for K that `auto` may turn to, in this order.
@@ -106,9 +106,9 @@ def protect_keys(
 
 def _enough(ops: LoadedOps, layer: LayerConfig, asked: Tier, keys: Keys | None, block_size: int) -> Tier:
     limit = 0.0 if keys is None else allowed(ops, asked.k, keys)
-    best = asked
+    best, size = asked, UNIT if asked.staged else block_size
     for k in (asked.k, *(codec(name) for name in LADDER)):
-        if k.bits < asked.k.bits or ops.supports_kv(k, asked.v, layer.head_dim, block_size) is not None:
+        if k.bits < asked.k.bits or ops.supports_kv(k, asked.v, layer.head_dim, size) is not None:
             continue
         best = replace(asked, k=k)
         if k.bits >= asked.v.bits and (keys is None or error(ops, k, keys) <= limit):
@@ -156,7 +156,14 @@ def allowed(ops: LoadedOps, k: Codec, keys: Keys) -> float:
 def _error(ops: LoadedOps, k: Codec, keys: F32, plain: F32) -> float:
     n, n_kv, head_dim = keys.shape
     arena = ops.kv_alloc(k, 1, n_kv, head_dim, n)
-    ops.kv_append(arena, keys, Slots(np.zeros(n, np.int32), np.arange(n, dtype=np.int32)))
+    cells, block = Slots(np.zeros(n, np.int32), np.arange(n, dtype=np.int32)), np.zeros(1, np.int32)
+    if k.centered:
+        # Keys of a unit are neighbours, these are from anywhere: rope has turned their bias, so this is the worst case.
+        exact = ops.kv_alloc(codec("f16"), 1, n_kv, head_dim, n)
+        ops.kv_append(exact, keys, cells)
+        ops.kv_seal(arena, exact, Seals(block[:, None], block, block))
+    else:
+        ops.kv_append(arena, keys, cells)
     back = ops.kv_read(arena, np.zeros(1, np.int32))[0].astype(np.float64)
     squares = ((back - keys) ** 2).sum(axis=(0, 2)) / (plain.astype(np.float64) ** 2).sum(axis=(0, 2))
     return float(squares.max())

@@ -125,10 +125,7 @@ def _by_group(per_sequence: list[list[Slots]]) -> list[Slots]:
     """Slots of all rows of a step, per cache group."""
     if len(per_sequence) == 1:
         return per_sequence[0]
-    groups = zip(*per_sequence, strict=True)
-    return [
-        Slots(np.concatenate([s.blocks for s in g]), np.concatenate([s.offsets for s in g])) for g in map(list, groups)
-    ]
+    return [Slots.join(list(g)) for g in zip(*per_sequence, strict=True)]
 
 
 def _check_finite(logits: F32) -> None:

@@ -5,7 +5,8 @@
 over the cells i that a row sees: position at most its own, and inside its window. cap(s) = c tanh(s / c) if a softcap
 c is given. Keys of a rotated codec stay rotated: the query is rotated instead, once, and <rot q, rot k> = <q, k>.
 Values of a rotated codec are summed rotated, and the sum is rotated back once. Segments are folded in by log-sum-exp
-(merge.py), in float64, so the result depends on how cells are cut into segments by float64 rounding only.
+(merge.py), in float64, so the result depends on how cells are cut into segments by float64 rounding only. Exact cells
+(`Segments.exact`, docs/CENTERED.md) are one more part, merged in true space.
 """
 
 from __future__ import annotations
@@ -37,12 +38,22 @@ def attend(
 
     Query head h reads kv head h // (H / G). Rows that see nothing get out = 0 and lse = -inf.
     """
+    y, lse = _attend(q, segments, kv, scale, window, softcap)
+    if segments.exact is not None and kv.exact is not None:
+        more = _attend(q, segments.exact, kv.exact, scale, window, softcap)
+        y, lse = combine(np.stack([y, more[0]]), np.stack([lse, more[1]]))
+    return give(y.astype(np.float32), out), lse.astype(np.float32)
+
+
+def _attend(q: F32, segments: Segments, kv: LayerKV, scale: float, window: int, softcap: float) -> tuple[F64, F64]:
+    """The same over one kind of cells, in float64."""
     turned = enter_stored_space(kv.k, q.astype(np.float64))
     acc = np.zeros((*q.shape[:2], stored_dim(kv.v)))
     lse = np.full(q.shape[:2], -np.inf)
     for seg in segments:
         for blocks, start, n in _tiles(seg, kv.k.block_size):
-            visible = _visible(segments.positions[seg.rows], np.arange(start, start + n), window)
+            cells = np.arange(start, start + n)
+            visible = _visible(segments.positions[seg.rows], cells, window) & (cells >= segments.first)
             some = visible.any(axis=1)
             if not some.any():
                 continue
@@ -51,8 +62,7 @@ def attend(
             v = _cells(read_stored(kv.v, blocks), n)
             part, part_lse = softmax_part(turned[rows], k, v, visible[some], scale, softcap)
             acc[rows], lse[rows] = combine(np.stack([acc[rows], part]), np.stack([lse[rows], part_lse]))
-    y = leave_stored_space(kv.v, acc).astype(np.float32)
-    return give(y, out), lse.astype(np.float32)
+    return leave_stored_space(kv.v, acc), lse
 
 
 def softmax_part(q: F64, k: F64, v: F64, visible: np.ndarray, scale: float, softcap: float) -> tuple[F64, F64]:

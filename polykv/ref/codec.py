@@ -28,12 +28,16 @@ def decode(codec: Codec, blocks: U8, head_dim: int, *, out: F32 | None = None) -
     """Vectors [..., head_dim] in true (unrotated) space of exchange blocks [..., exchange_bytes(D)]."""
     y = decode_groups(codec, without_reserved(codec, blocks), head_dim, codec.block)
     if codec.rotated:
-        y = rotation.rotate_out(codec, y, codec.block, head_dim)
+        turn = codec.block if codec.unit_norm else codec.turn(head_dim)
+        y = rotation.rotate_out(codec, y, turn, head_dim)
     return give(y, out)
 
 
 def encode_groups(codec: Codec, x: F32, group: int) -> U8:
     """Packed bytes of vectors x [..., D] in groups of `group` values."""
+    if codec.rotated and not codec.unit_norm:
+        # Beyond what a scale can hold, but still far from the largest sum of float32.
+        x = rotation.rotate_in(codec, np.clip(x, -rotation.LARGEST, rotation.LARGEST), codec.turn(x.shape[-1]))
     x = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % group)])
     if codec.family == Family.LLOYD_MAX:
         return lloyd_max.encode(codec, x, group)
@@ -43,13 +47,14 @@ def encode_groups(codec: Codec, x: F32, group: int) -> U8:
 
 
 def decode_groups(codec: Codec, data: U8, head_dim: int, group: int) -> F32:
-    """Values as they are stored: [..., head_dim], or whole rotated groups for a rotated codec."""
+    """Values as they are stored, [..., stored_dim(head_dim)] (exchange groups of unit vectors: whole groups)."""
     data = np.ascontiguousarray(data)
     if codec.family == Family.LLOYD_MAX:
         return lloyd_max.decode(codec, data, group)
     if codec.family == Family.TRELLIS:
         return trellis.decode(codec, data, group)
-    return (plain.decode(codec, data) if group == 1 else scalar.decode(codec, data))[..., :head_dim]
+    y = plain.decode(codec, data) if group == 1 else scalar.decode(codec, data)
+    return y[..., : codec.stored_dim(head_dim)]
 
 
 def without_reserved(codec: Codec, blocks: U8) -> U8:

@@ -6,7 +6,8 @@
 qn, kn, post (norms) and bq, bk, bv exist in some architectures. An equalizer multiplies what is stored by one factor a
 channel, and queries and outputs by its inverse, so that products stay what they were. New keys and values are written
 first, then attention reads only what is stored: a token sees even itself through the codec, so its result does not
-depend on how a prompt is cut into steps. Source: docs/MODELS.md.
+depend on how a prompt is cut into steps. Where cells are exact first and coded in whole units (docs/CENTERED.md),
+units that are complete are coded before anything is read, for the same reason. Source: docs/MODELS.md.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from polykv.ref.glu import glu
 from polykv.ref.linear import linear
 from polykv.ref.norm import rms_norm
 from polykv.ref.rope import rope
-from polykv.ref.storage import kv_append
+from polykv.ref.storage import kv_append, kv_seal
 from polykv.ref.weights import dequantize, give
 from polykv.types import (
     F32,
@@ -53,7 +54,8 @@ def attention_block(
     *,
     activations: Activations,
 ) -> None:
-    """Add the attention branch to h [R, E] in place, after writing the rows' K and V to `slots`."""
+    """Add the attention branch to h [R, E] in place, after writing the rows' K and V to `slots`, and codes of the units
+    that are complete then."""
     n = h.shape[0]
     m = rms_norm(h, w.norm, w.eps)
     q = _plus(linear(m, w.wq, activations=activations), w.q_bias).reshape(n, w.n_heads, w.head_dim)
@@ -63,9 +65,12 @@ def attention_block(
         q = rms_norm(q, w.q_norm, w.eps)
     if w.k_norm is not None:
         k = rms_norm(k, w.k_norm, w.eps)
-    e = w.equalizer
-    kv_append(kv.k, _times(rope(k, angles), e.k), slots)
-    kv_append(kv.v, _times(v, e.v), slots)
+    e, new = w.equalizer, kv if kv.exact is None else kv.exact
+    kv_append(new.k, _times(rope(k, angles), e.k), slots)
+    kv_append(new.v, _times(v, e.v), slots)
+    if kv.exact is not None and slots.seals is not None:
+        kv_seal(kv.k, kv.exact.k, slots.seals)
+        kv_seal(kv.v, kv.exact.v, slots.seals)
     q = _times(rope(q, angles), e.q)
     o, _ = attend(q, segments, kv, scale=w.scale, window=w.window, softcap=w.softcap)
     o = _times(o, e.out)

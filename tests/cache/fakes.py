@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 
 import polykv.cache.codecs as codecs
-from polykv.cache.pool import KVPool
+from polykv.cache.group import Stage, exact_from
+from polykv.cache.pool import KVPool, exact_of
 from polykv.cache.segments import plan_segments
 from polykv.cache.sequence import Sequence
 from polykv.config import CacheConfig, LayerConfig, Mixer, ModelConfig, RopeConfig
-from polykv.types import UNIT, KVArena, Slots
+from polykv.types import UNIT, KVArena, Seals, Segments, Slots
 
 VOCAB = 1000
 
@@ -33,6 +34,10 @@ class PlainOps:
 
     def kv_read(self, arena: KVArena, blocks: np.ndarray) -> np.ndarray:
         return arena.fields["x"][blocks]
+
+    def kv_seal(self, codes: KVArena, exact: KVArena, seals: Seals) -> None:
+        cells = exact.fields["x"][seals.exact]
+        codes.fields["x"][seals.coded] = cells.reshape(len(seals.coded), UNIT, *cells.shape[3:])
 
     def kv_pack(self, arena: KVArena, blocks: np.ndarray) -> np.ndarray:
         return np.ascontiguousarray(arena.fields["x"][blocks]).view(np.uint8)
@@ -79,9 +84,13 @@ def write(pool: KVPool, slots: list[Slots], tokens: list[int], first: int) -> No
     """What the model does between `extend` and `commit`."""
     for i in range(len(pool.model.layers)):
         x = vectors(pool, i, tokens, first)
-        s = slots[pool.group_of(i)]
-        pool.ops.kv_append(pool.layer(i).k, x, s)
-        pool.ops.kv_append(pool.layer(i).v, -x, s)
+        s, kv = slots[pool.group_of(i)], pool.layer(i)
+        new = kv if kv.exact is None else kv.exact
+        pool.ops.kv_append(new.k, x, s)
+        pool.ops.kv_append(new.v, -x, s)
+        if kv.exact is not None and s.seals is not None:
+            pool.ops.kv_seal(kv.k, kv.exact.k, s.seals)
+            pool.ops.kv_seal(kv.v, kv.exact.v, s.seals)
 
 
 def step(seq: Sequence, tokens: list[int]) -> None:
@@ -95,46 +104,63 @@ def check_contents(seq: Sequence, expected: list[int], atol: float = 0.0) -> Non
     """Every cell that a query at position `length` sees holds the K/V of the expected token."""
     assert seq.tokens == expected and seq.length == len(expected)
     pool = seq.pool
-    for i in range(len(pool.model.layers)):
-        g = pool.group_of(i)
-        table = seq.tables[g]
-        assert len(table) == -(-seq.length // pool.block_size)
-        low = pool.groups[g].first_cell(seq.length)
-        first = low // pool.block_size
-        assert -1 not in table[first:]
-        if low >= seq.length:
+    for group, table in zip(pool.groups, seq.tables, strict=True):
+        held = list(group.held(seq.length))
+        assert len(table) == group.n_blocks(seq.length)
+        assert [i for i, b in enumerate(table) if b >= 0] == held
+        if not held:
             continue
-        blocks = np.array(table[first:], np.int32)
-        want = vectors(pool, i, expected[low:], low)
-        for arena, sign in ((pool.layer(i).k, 1), (pool.layer(i).v, -1)):
-            cells = pool.ops.kv_read(arena, blocks).reshape(-1, *want.shape[1:])
-            got = cells[low - first * pool.block_size : seq.length - first * pool.block_size]
-            np.testing.assert_allclose(got, sign * want, atol=atol, rtol=0)
+        low = min(group.first_cell(seq.length), seq.length)
+        # Sinks are seen however far back they are.
+        read = [c for c in range(min(seq.length, len(table) * group.size)) if c >= low or c < group.lead * group.size]
+        blocks, size = np.array([table[i] for i in held], np.int32), group.size
+        at = [held.index(c // size) * size + c % size for c in read]
+        for i in group.layers:
+            kv = pool.layer(i) if group.stage is not Stage.EXACT else exact_of(pool.layer(i))
+            want = vectors(pool, i, expected, 0)[read]
+            for arena, sign in ((kv.k, 1), (kv.v, -1)):
+                cells = pool.ops.kv_read(arena, blocks).reshape(-1, *want.shape[1:])
+                np.testing.assert_allclose(cells[at], sign * want, atol=atol, rtol=0)
 
 
 def check_segments(pool: KVPool, batch: list[tuple[Sequence, int]]) -> None:
     """The plan covers exactly the cells that every row sees, each once and from the right block."""
-    size = pool.block_size
     plans = plan_segments(pool, batch)
     for group, plan in zip(pool.groups, plans, strict=True):
-        seen: dict[int, list[tuple[int, int, list[int]]]] = {}
-        for s in plan:
-            assert s.start % size == 0 and len(s.rows) and s.length > 0
-            assert (len(s.blocks) - 1) * size < s.length <= len(s.blocks) * size
-            for r in s.rows.tolist():
-                seen.setdefault(r, []).append((s.start, s.length, s.blocks.tolist()))
+        parts = [(group, plan, _by_row(plan, group.size))]
+        if group.stage is Stage.EXACT:
+            continue
+        if plan.exact is not None:
+            exact = pool.groups[group.exact]
+            parts.append((exact, plan.exact, _by_row(plan.exact, exact.size)))
         row = 0
         for seq, n in batch:
             for p in range(seq.length - n, seq.length):
-                assert plan.positions[row] == p
-                cells = {}
-                end = -1
-                for start, length, blocks in seen[row]:
-                    assert start >= end and (end < 0 or start % UNIT == 0)
-                    end = start + length
-                    cells |= {c: blocks[(c - start) // size] for c in range(start, end)}
-                table = seq.tables[group.index]
                 for c in range(group.first_cell(p), p + 1):
-                    assert cells[c] == table[c // size] >= 0
+                    seen = [(g, cells[row][c]) for g, s, cells in parts if c >= s.first and c in cells.get(row, {})]
+                    assert len(seen) == 1, (p, c, seen)
+                    g, block = seen[0]
+                    assert block == seq.tables[g.index][c // g.size] >= 0
+                    if g.stage is not Stage.WHOLE:
+                        early = c < group.sink or c >= exact_from(p, group.recent)
+                        assert (g.stage is Stage.EXACT) == early
+                assert all(s.positions[row] == p for _, s, _ in parts)
                 row += 1
-        assert row == len(plan.positions) and set(seen) == set(range(row))
+        assert all(row == len(s.positions) and set(cells) <= set(range(row)) for _, s, cells in parts)
+
+
+def _by_row(plan: Segments, size: int) -> dict[int, dict[int, int]]:
+    """Row -> position of every cell that it reads -> the cell's block."""
+    seen: dict[int, dict[int, int]] = {}
+    ends: dict[int, int] = {}
+    for s in plan:
+        assert s.start % size == 0 and len(s.rows) and s.length > 0
+        assert (len(s.blocks) - 1) * size < s.length <= len(s.blocks) * size
+        blocks = s.blocks.tolist()
+        for r in s.rows.tolist():
+            end = ends.get(r, -1)
+            assert s.start >= end and (end < 0 or s.start % UNIT == 0)
+            ends[r] = s.start + s.length
+            cells = seen.setdefault(r, {})
+            cells |= {c: blocks[(c - s.start) // size] for c in range(s.start, ends[r])}
+    return seen

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from polykv.cache.blocks import BlockManager, Prefix
+from polykv.cache.group import Stage
 from polykv.cache.sequence import Sequence
 from polykv.errors import CapacityError
+from polykv.types import UNIT
 
 
 class SequenceMachine(RuleBasedStateMachine):
@@ -21,10 +23,12 @@ class SequenceMachine(RuleBasedStateMachine):
 
     max_tokens = 2048
     block_size = 32
+    tier = "f32"
 
     def __init__(self) -> None:
         super().__init__()
-        self.pool = make_pool(PlainOps(), model((0, 70)), block_size=self.block_size, max_tokens=self.max_tokens)
+        config, sizes = model((0, 70)), {"block_size": self.block_size, "max_tokens": self.max_tokens}
+        self.pool = make_pool(PlainOps(), config, tier=self.tier, **sizes)
         self.live: list[tuple[Sequence, list[int]]] = []
         self.pinned: list[Sequence] = []
 
@@ -50,7 +54,8 @@ class SequenceMachine(RuleBasedStateMachine):
         except CapacityError:
             assert before == (seq.tables, list(seq.tokens), [m.n_used for m in self.pool.managers])
             return
-        for m, s in zip(self.pool.managers, slots, strict=True):
+        for g, s in zip(self.pool.groups, slots, strict=True):
+            m = self.pool.managers[g.exact if g.stage is Stage.CODED else g.index]
             # Only blocks that this sequence alone holds and that nobody can find are written.
             assert all(m.refs(b) == 1 and m.prefix(b) is None for b in s.blocks.tolist())
         write(self.pool, slots, tokens, len(have))
@@ -133,12 +138,14 @@ class SequenceMachine(RuleBasedStateMachine):
             assert [m.refs(b) for b in range(m.n_blocks)] == [held[b] for b in range(m.n_blocks)]
             pinned = {b for b in range(m.n_blocks) if m.pinned(b)}
             assert m.n_used == len(held.keys() | pinned)
-            assert m.n_blocks * self.pool.block_size <= self.max_tokens
+            assert m.n_blocks <= self.pool.max_blocks(g)
         for seq, have in self.live:
             for g, group in enumerate(self.pool.groups):
-                cells = len(seq.block_tables[g].held()) * self.pool.block_size
-                if group.window and len(have):
-                    assert cells <= group.window + self.pool.block_size + self.pool.block_size
+                cells = len(seq.block_tables[g].held()) * group.size
+                if group.window and len(have) and group.stage is not Stage.EXACT:
+                    assert cells <= group.window + 2 * group.size
+                if group.stage is Stage.EXACT:
+                    assert cells <= (group.lead + 1) * group.size + group.recent + 2 * UNIT
 
     def teardown(self) -> None:
         for seq, _ in self.live:
@@ -160,6 +167,20 @@ class FineMachine(SequenceMachine):
     block_size = 8
 
 
+class StagedMachine(SequenceMachine):
+    """Cells that are exact at first and coded in units of 64."""
+
+    block_size = 16
+    tier = "f32,sink=5,recent=40"
+
+
+class TightStagedMachine(StagedMachine):
+    """The same, of unequal layers and with little room."""
+
+    max_tokens, block_size = 512, 8
+    tier = "f32,sink=20,1=f32,recent=1"
+
+
 common = settings(max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck))
 TestSequences = SequenceMachine.TestCase
 TestSequences.settings = common
@@ -167,6 +188,10 @@ TestFine = FineMachine.TestCase
 TestFine.settings = common
 TestTight = TightMachine.TestCase
 TestTight.settings = common
+TestStaged = StagedMachine.TestCase
+TestStaged.settings = common
+TestTightStaged = TightStagedMachine.TestCase
+TestTightStaged.settings = common
 
 
 class BlockMachine(RuleBasedStateMachine):

@@ -18,9 +18,10 @@ from safetensors.numpy import load_file, save_file
 
 from polykv.cache import container, identity, persist
 from polykv.cache.container import Container
+from polykv.cache.group import Stage
 from polykv.cache.identity import FORMAT_VERSION, Identity
 from polykv.cache.persist import load_sequences, read_info, save_sequences
-from polykv.cache.pool import KVPool
+from polykv.cache.pool import KVPool, exact_of
 from polykv.cache.sequence import Sequence
 from polykv.errors import CapacityError, ConfigError, FormatError, MismatchError, PolyKVError
 from polykv.ops import BACKENDS, load
@@ -80,15 +81,16 @@ def busy(plain: Any) -> Iterator[KVPool]:
     user.free()
 
 
+@pytest.mark.parametrize("tier", ["f32", "f32,sink=5,recent=30"])
 @pytest.mark.parametrize("windows", [(0, 96, 0), (0, 0), (64,)])
-def test_round_trip_into_another_pool(ops: Any, tmp_path: Path, windows: tuple[int, ...]) -> None:
-    pool = make_pool(ops, model(windows))
+def test_round_trip_into_another_pool(ops: Any, tmp_path: Path, windows: tuple[int, ...], tier: str) -> None:
+    pool = make_pool(ops, model(windows), tier=tier)
     sequences, tokens = three(pool)
     path = tmp_path / "doc.pool"
     size = save_sequences(path, sequences, extra={"a": "b"})
     assert size == path.stat().st_size and list(tmp_path.iterdir()) == [path]
 
-    other = make_pool(ops, model(windows))
+    other = make_pool(ops, model(windows), tier=tier)
     step(Sequence(other), [1] * 40)
     used = [m.n_used for m in other.managers]
     loaded = load_sequences(path, other)
@@ -119,7 +121,7 @@ def test_restored_prefixes_are_reused(plain: Any, saved: Path) -> None:
     check_contents(seq, DOC[:320])
 
 
-@pytest.mark.parametrize("tier", ["q8_0/turbo3", "f16/q4_0", "turbo3", "f32"])
+@pytest.mark.parametrize("tier", ["q8_0/turbo3", "f16/q4_0", "turbo3", "f32", "turbo3+c/q4_0+r,sink=4"])
 @pytest.mark.parametrize("head_dim", [16, 64, 80, 256])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_real_codecs_come_back_bit_equal(tmp_path: Path, tier: str, head_dim: int, backend: str) -> None:
@@ -131,15 +133,17 @@ def test_real_codecs_come_back_bit_equal(tmp_path: Path, tier: str, head_dim: in
     step(Sequence(other), [1] * 40)
     loaded = load_sequences(tmp_path / "a", other)
     for before, after in zip(sequences, loaded, strict=True):
-        for i in range(2):
-            g = pool.group_of(i)
-            first, n = before.block_tables[g].first, before.length
-            for a, b in ((pool.layer(i).k, other.layer(i).k), (pool.layer(i).v, other.layer(i).v)):
-                old, new = (
-                    p.ops.kv_read(x, s.block_tables[g].ids[first:]).reshape(-1, 2, head_dim)[: n - 32 * first]
-                    for p, x, s in ((pool, a, before), (other, b, after))
-                )
-                assert np.array_equal(old, new)
+        for group in pool.groups:
+            held = np.array(list(group.held(before.length)), np.int32)
+            valid = held[:, None] * group.size + np.arange(group.size) < before.length
+            for i in group.layers:
+                kvs = [p.layer(i) if group.stage is not Stage.EXACT else exact_of(p.layer(i)) for p in (pool, other)]
+                for a, b in ((kvs[0].k, kvs[1].k), (kvs[0].v, kvs[1].v)):
+                    old, new = (
+                        p.ops.kv_read(x, s.block_tables[group.index].ids[held])[valid]
+                        for p, x, s in ((pool, a, before), (other, b, after))
+                    )
+                    assert np.array_equal(old, new)
     save_sequences(tmp_path / "b", loaded)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
@@ -436,7 +440,7 @@ def test_slabs_cover_all_blocks(plain: Any, tmp_path: Path, monkeypatch: pytest.
         check_contents(seq, want)
 
 
-@pytest.mark.parametrize("tier", ["q8_0/turbo3", "q4_0/f16"])
+@pytest.mark.parametrize("tier", ["q8_0/turbo3", "q4_0/f16", "turbo3+c/q8_0,sink=3"])
 def test_a_file_of_one_backend_is_read_by_the_other(tmp_path: Path, tier: str) -> None:
     """The exchange layout is the same for all: equal bytes, and values equal to float rounding."""
     config = model((0, 96), head_dim=64, n_kv=2)
@@ -448,7 +452,7 @@ def test_a_file_of_one_backend_is_read_by_the_other(tmp_path: Path, tier: str) -
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
     for arena, other in ((pools[0].layer(0).k, pools[1].layer(0).k), (pools[0].layer(0).v, pools[1].layer(0).v)):
         old, new = (
-            p.ops.kv_read(a, s.block_tables[0].ids[:10])
+            p.ops.kv_read(a, s.block_tables[0].ids[:5])
             for p, a, s in zip(pools, (arena, other), (sequences[0], loaded[0]), strict=True)
         )
         np.testing.assert_allclose(old, new, rtol=1e-5, atol=1e-6)

@@ -21,7 +21,9 @@ def reserve(plan: MemoryPlan, pool: KVPool) -> None:
         pool.reserve(g, group.blocks)
 
 
-@pytest.mark.parametrize("tier", ["f32", "q8_0/turbo3", "f16/q4_0,1=turbo3,-1=q8_0"])
+@pytest.mark.parametrize(
+    "tier", ["f32", "q8_0/turbo3", "f16/q4_0,1=turbo3,-1=q8_0", "turbo3+c/q8_0,sink=4", "f16,1=q8_0,recent=70"]
+)
 @pytest.mark.parametrize("head_dim", [64, 80, 256])
 @pytest.mark.parametrize("kw", [{"ctx": 1}, {"ctx": 200}, {"ctx": 400, "agents": 5, "shared": 330, "chunk": 100}])
 def test_plan_is_what_a_pool_allocates(ops: Any, tier: str, head_dim: int, kw: dict[str, int]) -> None:
@@ -32,8 +34,9 @@ def test_plan_is_what_a_pool_allocates(ops: Any, tier: str, head_dim: int, kw: d
     assert plan.nbytes == pool.nbytes == sum(x.k_nbytes + x.v_nbytes for x in plan.layers)
     for x in plan.layers:
         kv = pool.layer(x.layer)
-        assert (x.k_nbytes, x.v_nbytes) == (kv.k.nbytes, kv.v.nbytes)
-        assert x.token_nbytes * kv.k.n_blocks * 32 == kv.k.nbytes + kv.v.nbytes
+        exact = (0, 0) if kv.exact is None else (kv.exact.k.nbytes, kv.exact.v.nbytes)
+        assert (x.k_nbytes, x.v_nbytes) == (kv.k.nbytes + exact[0], kv.v.nbytes + exact[1])
+        assert x.token_nbytes * kv.k.n_blocks * kv.k.block_size == kv.k.nbytes + kv.v.nbytes
     assert plan.nbytes == plan.shared_nbytes + plan.agents * plan.private_nbytes + sum(
         g.step * g.block_nbytes for g in plan.groups
     )
@@ -46,15 +49,18 @@ def test_plan_is_what_a_pool_allocates(ops: Any, tier: str, head_dim: int, kw: d
     agents=st.integers(1, 4),
     window=st.integers(1, 200),
     chunk=st.integers(1, 150),
+    tier=st.sampled_from(["f32", "f32,sink=4", "f32,sink=40,recent=100", "f32,1=f32,recent=1"]),
 )
-def test_agents_never_use_more_than_planned(shared: int, more: int, agents: int, window: int, chunk: int) -> None:
+def test_agents_never_use_more_than_planned(
+    shared: int, more: int, agents: int, window: int, chunk: int, tier: str
+) -> None:
     """Prefill a document, fork, let every agent fill its context: the planned blocks suffice, to the block where
     there is no window."""
     config = model((0, window))
     ctx = shared + more
     plan = plan_memory(
         config,
-        parse_tiers("f32", 2),
+        parse_tiers(tier, 2),
         ctx=ctx,
         agents=agents,
         shared=shared,
@@ -62,7 +68,7 @@ def test_agents_never_use_more_than_planned(shared: int, more: int, agents: int,
         chunk=chunk,
         ops=PlainOps(),
     )
-    pool = make_pool(PlainOps(), config, max_tokens=1 << 14)
+    pool = make_pool(PlainOps(), config, tier=tier, max_tokens=1 << 14)
     reserve(plan, pool)
     doc = Sequence(pool)
     for i in range(0, shared, chunk):
@@ -73,7 +79,7 @@ def test_agents_never_use_more_than_planned(shared: int, more: int, agents: int,
             step(f, [k] * min(chunk, more - i))
     assert pool.nbytes == plan.nbytes, "the pool had to grow beyond the plan"
     # The last agent to open the document's partly filled block may write in place only if the document is gone.
-    assert pool.managers[0].n_used == plan.groups[0].blocks
+    assert pool.managers[0].n_used == plan.groups[0].blocks - plan.groups[0].step
 
 
 def test_f16_equivalent_is_measured_from_f16_blocks(ops: Any) -> None:

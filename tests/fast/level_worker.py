@@ -21,7 +21,8 @@ from polykv.cache.codecs import codec
 from polykv.fast.cpu import attend
 from polykv.fast.cpu.linear import linear
 from polykv.fast.cpu.simd_core import level
-from polykv.fast.cpu.trellis import constants, search, work_bytes
+from polykv.fast.cpu.trellis import search, work_bytes
+from polykv.fast.cpu.trellis_tables import constants
 from polykv.types import WEIGHT_BLOCK, Activations, WeightType
 
 
@@ -42,7 +43,16 @@ def products() -> dict[str, np.ndarray]:
 def attentions() -> dict[str, np.ndarray]:
     """Outputs of attention for rows that are one tile of three, of four, and many."""
     results: dict[str, np.ndarray] = {}
-    for pair in ("f16/f16", "q8_0/turbo3", "q4_0/q8_0", "turbo3/q4_0"):
+    pairs = (
+        "f16/f16",
+        "q8_0/turbo3",
+        "q4_0/q8_0",
+        "turbo3/q4_0",
+        "q6_0/q5_1",
+        "turbo8/turbo2_tcq",
+        "turbo3_tcq/iq4_nl",
+    )
+    for pair in (*pairs, "q5_0/turbo4", "bf16/turbo2"):
         for rows, heads in ((1, 3), (1, 4), (40, 2)):
             p = problem(pair, rows, heads, 1, 64, 600)
             segments = p.segments([600 - rows + r for r in range(rows)])
@@ -58,7 +68,7 @@ def errors() -> dict[str, np.ndarray]:
     results: dict[str, np.ndarray] = {}
     for name in ("turbo3_tcq", "turbo2_tcq"):
         c, x = codec(name), (normal(seeded(name), 5, 96) / 11).astype(np.float32)
-        states, work, table = np.zeros((5, 96), np.uint32), np.empty(work_bytes(96), np.uint8), constants(c, 96)
+        states, work, table = np.zeros((5, 96), np.uint32), np.empty(work_bytes(96), np.uint8), constants(c)
         search(x.ctypes.data, 5, 96, c.bits, *(a.ctypes.data for a in (table, work, states)))
         results[name] = np.square(x - np.array(c.centroids, np.float32)[states]).sum(axis=1)
     return results

@@ -57,7 +57,7 @@ def composed(
     h += y if w.post_norm is None else rms_norm(y, w.post_norm, w.eps)
 
 
-@pytest.mark.parametrize("pair", ["f32/f32", "q8_0/turbo3", "turbo3/q4_0"])
+@pytest.mark.parametrize("pair", ["f32/f32", "q8_0/turbo3", "turbo3/q4_0", "turbo2_tcq/q5_1"])
 @pytest.mark.parametrize("mode", list(Activations), ids=lambda m: m.name)
 @pytest.mark.parametrize("gemma", [False, True])
 def test_block_is_its_composition(pair: str, mode: Activations, gemma: bool) -> None:

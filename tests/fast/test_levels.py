@@ -1,7 +1,8 @@
 """Every instruction level that this processor can run gives the same products, attention and trellis paths.
 
 Integer sums are exact at every level, and with fused multiply-adds the float sums have the same roundings: AVX2 and
-VNNI agree bit for bit. The portable level has no fused multiply-add on x86 and differs by roundings.
+VNNI agree bit for bit. The portable level has no fused multiply-add on x86 and differs by roundings, of which one can
+move a weight of three-bit values to the next of its 16 bits.
 """
 
 from __future__ import annotations
@@ -46,4 +47,4 @@ def test_lower_level(wanted: Level, here: dict[str, np.ndarray], tmp_path: Path)
             np.testing.assert_array_equal(y, here[key], err_msg=key)
         else:
             error = np.sqrt(np.mean((y - here[key]) ** 2) / np.mean(here[key] ** 2))
-            assert error < 2e-6, key
+            assert error < (1e-5 if "/turbo3" in key or key == "turbo3-112" else 2e-6), key

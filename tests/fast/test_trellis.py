@@ -1,32 +1,21 @@
-"""Trellis kernels: the paths of the reference, whatever the size of a group and its neighbours; lengths; streams."""
+"""Trellis kernels: the paths of the reference, whatever the size of a group and its neighbours."""
 
 from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from polykv.cache.codecs import codec
 from polykv.fast.cpu import trellis
-from polykv.fast.cpu._jit import kernel
-from polykv.fast.cpu.simd import store_f, store_i
-from polykv.fast.cpu.simd_trellis import gather8, states8_of2, states8_of3
 from polykv.ref import rotation
 from polykv.ref import trellis as reference
 from polykv.types import Codec
 
 NAMES = ("turbo3_tcq", "turbo2_tcq")
 GROUPS = (16, 32, 48, 64, 72, 80, 96, 112, 128, 160, 192, 224, 288, 320, 448, 576)
-
-
-@kernel()
-def _eight(p: int, bits: int, table: int, states: int, values: int) -> None:
-    found: Any = states8_of3(p) if bits == 3 else states8_of2(p)
-    store_i(states, found)
-    store_f(values, gather8(table, found))
 
 
 def search(c: Codec, x: np.ndarray) -> np.ndarray:
@@ -90,7 +79,7 @@ def test_exact_ties_follow_the_rule(name: str) -> None:
 def test_groups_do_not_see_each_other(name: str) -> None:
     c, x = codec(name), np.random.default_rng(7).standard_normal((9, 96)).astype(np.float32) / 11
     every = search(c, x)
-    for n in (1, 2, 4, 5):
+    for n in (1, 2, 4, 5, 8):
         assert np.array_equal(search(c, x[:n]), every[:n])
     assert np.array_equal(search(c, x[::-1]), every[::-1])
     assert search(c, x[:0]).shape == (0, 96)
@@ -107,39 +96,3 @@ def test_values_that_are_no_numbers_give_some_path(name: str) -> None:
 def test_other_trellises_are_refused() -> None:
     with pytest.raises(ValueError, match="no kernel for 2 bits and a codebook of shape"):
         trellis.viterbi(np.zeros((1, 8), np.float32), np.zeros(512, np.float32), 2)
-
-
-@pytest.mark.parametrize("g", GROUPS)
-def test_lengths_have_the_bits_of_the_reference(g: int) -> None:
-    rng, work = np.random.default_rng(g), np.empty(1024, np.float32)
-    for _ in range(20):
-        y = (rng.standard_normal(g) * 10.0 ** rng.integers(-3, 4)).astype(np.float32)
-        assert trellis.length(y.ctypes.data, g, work.ctypes.data) == rotation.pairwise(y)[0]
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("g", (4, 12, *GROUPS))
-def test_streams(name: str, g: int) -> None:
-    """Bytes of the reference; back; one value alone; eight values, and their levels."""
-    c, rng = codec(name), np.random.default_rng(g)
-    path = search(c, rng.standard_normal((1, g)).astype(np.float32) / 11)
-    states, want = path.astype(np.uint32), reference.pack(path, c.bits, c.prefix_bits)[0]
-    stream = np.zeros(len(want) + 4, np.uint8)
-    trellis.put_stream(states.ctypes.data, g, c.bits, stream.ctypes.data)
-    assert np.array_equal(stream[: len(want)], want)
-    assert not stream[len(want) :].any()
-    back = np.zeros_like(states)
-    trellis.get_stream(stream.ctypes.data, g, c.bits, back.ctypes.data)
-    assert np.array_equal(back, states)
-    table = trellis.constants(c, g)
-    levels = np.zeros(g, np.float32)
-    trellis.levels(states.ctypes.data, g, table.ctypes.data, len(c.centroids), levels.ctypes.data)
-    scale = np.sqrt(np.float32(128 / g))
-    assert np.array_equal(levels, np.array(c.centroids, np.float32)[path[0]] * scale)
-    some, values = np.zeros(8, np.int32), np.zeros(8, np.float32)
-    for t in range(0, g - 7, 8):
-        assert trellis.state_at(stream.ctypes.data, t + 3, c.bits) == path[0, t + 3]
-        scaled = table.ctypes.data + 4 * trellis.SCALED * len(c.centroids)
-        _eight(stream.ctypes.data + c.bits * t // 8, c.bits, scaled, some.ctypes.data, values.ctypes.data)
-        assert np.array_equal(some, path[0, t : t + 8])
-        assert np.array_equal(values, levels[t : t + 8])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import pytest
 
@@ -62,3 +64,23 @@ def test_relative_errors_are_those_of_the_format() -> None:
     theirs = np.square(back - x).sum(axis=1) / np.square(x).sum(axis=1)
     np.testing.assert_allclose(ours, theirs, rtol=2e-2)
     assert ours.mean() == pytest.approx(theirs.mean(), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "published", "gain", "sha"),
+    [
+        ("turbo3_tcq_n", "turbo3_tcq", 0.13, "24f537b6f86ce9f6033769c90ca854350d2c9e93726dd0ba1c0d880bb2f4ec4c"),
+        ("turbo2_tcq_n", "turbo2_tcq", 0.08, "d3323fda0606a4f8f99ea5e54a9dd21b9e5fbb26e5ba96a1211b43e2525ad9f9"),
+    ],
+)
+def test_trained_codebooks_are_those_that_were_made(name: str, published: str, gain: float, sha: str) -> None:
+    """Their checksum; on fresh draws much less error than the published ones, and nearly at rest."""
+    c, y = codec(name), vectors(4000, 128, 99)
+    book, other = (np.array(codec(n).centroids, np.float32) for n in (name, published))
+    assert hashlib.sha256(book.astype("<f4").tobytes()).hexdigest() == sha
+    assert c.table_id != codec(published).table_id
+    mine, theirs = (relative_errors(b, y, c.bits, fast_viterbi).mean() for b in (book, other))
+    assert mine < (1 - gain) * theirs
+    fit = vectors(8000, 128, 98)
+    after, before = improved(book, fit, c.bits, fast_viterbi)
+    assert improved(after, fit, c.bits, fast_viterbi)[1] > 0.997 * before

@@ -16,9 +16,11 @@ from polykv.cache.codecs import CODECS, codec
 from polykv.types import Codec
 
 KINDS = ("normal", "student_t3", "outlier", "zeros", "constant")
+# Types that nobody else has.
+OURS = ("turbo3_tcq_n", "turbo2_tcq_n")
 # Type -> file of golden bytes; and those of which heads of other sizes are known too.
 VECTORS = dict.fromkeys(("q8_0", "q4_0", "turbo3"), "vectors") | {
-    name: "tiers" for name in CODECS if name not in ("f32", "f16", "bf16", "q8_0", "q4_0", "turbo3")
+    name: "tiers" for name in CODECS if name not in ("f32", "f16", "bf16", "q8_0", "q4_0", "turbo3", *OURS)
 }
 PADDED = {"turbo3": "padding"} | dict.fromkeys(("turbo2", "turbo4_ep", "turbo3_tcq", "turbo2_tcq"), "padding_tiers")
 

@@ -11,6 +11,9 @@ import numpy as np
 
 from polykv.types import F32, Signs
 
+# Names the rotation of scalar types: a cache belongs to it as others do to their tables.
+SIGNS_ID = "wht-signs-42"
+
 
 def read(name: str) -> dict[str, Any]:
     """The table `name` of data/tables."""

@@ -29,6 +29,17 @@ def turbo2_tcq() -> Codec:
     return _from_table("turbo2_tcq", bits=2, block_bytes=36)
 
 
+def turbo3_tcq_n() -> Codec:
+    """turbo3_tcq with a codebook trained on N(0, 1): 14 % less squared error in the same bytes, which other programs
+    would decode with the wrong table."""
+    return _from_table("turbo3_tcq_n", bits=3, block_bytes=52)
+
+
+def turbo2_tcq_n() -> Codec:
+    """turbo2_tcq with a codebook trained on N(0, 1): 8 % less squared error in the same bytes."""
+    return _from_table("turbo2_tcq_n", bits=2, block_bytes=36)
+
+
 def with_codebook(codec: Codec, path: str | Path) -> Codec:
     """The trellis type with the codebook of a file: raw little-endian float32, one per state.
 
@@ -66,7 +77,7 @@ def with_codebooks(tiers: tuple[Tier, ...], paths: Iterable[str | Path]) -> tupl
         size = Path(path).stat().st_size if Path(path).is_file() else 0
         # A file that fits none is refused with the size that the first of them needs.
         first = with_codebook(next((c for c in found if 4 * len(c.centroids) == size), found[0]), path)
-        tiers = tuple(Tier(*(_like(first, c, path) for c in (t.k, t.v))) for t in tiers)
+        tiers = tuple(dataclasses.replace(t, k=_like(first, t.k, path), v=_like(first, t.v, path)) for t in tiers)
     return tiers
 
 

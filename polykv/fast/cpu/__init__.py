@@ -9,6 +9,7 @@ from polykv.fast.cpu.fwht import fwht
 from polykv.fast.cpu.glu import glu
 from polykv.fast.cpu.head import head
 from polykv.fast.cpu.kv import kv_alloc, kv_append, kv_pack, kv_read, kv_unpack
+from polykv.fast.cpu.kv_seal import kv_seal
 from polykv.fast.cpu.layers import layers
 from polykv.fast.cpu.limits import supports_kv, supports_weight
 from polykv.fast.cpu.linear import linear
@@ -32,6 +33,7 @@ __all__ = [
     "kv_append",
     "kv_pack",
     "kv_read",
+    "kv_seal",
     "kv_unpack",
     "layers",
     "linear",

@@ -6,6 +6,7 @@ afterwards; many rows by (tile of rows, kv head), each going through its chunks 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from polykv.fast.cpu._jit import kernel
 from polykv.fast.cpu.attend_chunk import CHUNK, fold_chunk
 from polykv.fast.cpu.attend_fold import fold_unit
 from polykv.fast.cpu.attend_job import (
+    EXACT,
+    FIRST_CELL,
     FOLD,
     K_GEOM,
     K_TABLE,
@@ -24,6 +27,7 @@ from polykv.fast.cpu.attend_job import (
     N_ROWS,
     N_SEGMENTS,
     PARTIAL,
+    SCALARS,
     SIZE,
     START,
     V_GEOM,
@@ -43,8 +47,9 @@ from polykv.fast.cpu.attend_views import floats, ints, longs
 from polykv.fast.cpu.entry import entry
 from polykv.fast.cpu.fwht import rotate_back
 from polykv.fast.cpu.kv import Side, side
-from polykv.fast.cpu.kv_layout import CORE, DIM
+from polykv.fast.cpu.kv_layout import CORE, DIM, I64
 from polykv.fast.cpu.linear import address
+from polykv.fast.cpu.merge import join
 from polykv.fast.cpu.team import TEAM, claim, finish_and_claim, wait
 from polykv.types import F32, I32, LayerKV, Segments
 
@@ -152,8 +157,34 @@ def _tile_item(job: Any, item: int, first: int, last: int, work: int) -> None:
 
 @kernel()
 def attend_phases(job_address: int, desk: int, phase: int, worker: int, workers: int) -> None:
-    """Two phases of a region (see `team`); called by address. The outputs may overwrite the queries."""
+    """Phases of a region (see `team`): phase, phase + 1; with a second job (EXACT) also phase + 6 to phase + 8.
+
+    Called by address. The outputs of the last job, which are the result, may overwrite the queries.
+    """
     job = longs(job_address, SIZE)
+    _phases(job, desk, phase, worker, workers)
+    if job[EXACT] != 0:
+        exact = longs(job[EXACT], SIZE)
+        _phases(exact, desk, phase + 6, worker, workers)
+        _join(job, exact, desk, phase + 8)
+
+
+@kernel()
+def _join(job: Any, exact: Any, desk: int, phase: int) -> None:
+    """Merge the results of a job over codes into those of the job of the same rows over exact cells."""
+    _, coded, coded_lse = queries(job)
+    _, out, lse = queries(exact)
+    r = claim(desk, phase)
+    while r < job[N_ROWS]:
+        for h in range(job[N_HEADS]):
+            lse[r, h] = join(out[r, h], lse[r, h], coded[r, h], coded_lse[r, h])
+        r = finish_and_claim(desk, phase)
+    wait(desk, phase, job[N_ROWS])
+
+
+@kernel()
+def _phases(job: Any, desk: int, phase: int, worker: int, workers: int) -> None:
+    """Attention over the cells of one job, in two phases."""
     work = job[WORK] + worker * job[WORK_BYTES]
     few = job[N_ROWS] <= TILE
     first, last = chunk_range(ints(job[START], job[N_SEGMENTS]), ints(job[LENGTH], job[N_SEGMENTS]))
@@ -212,16 +243,45 @@ def attend(
     q = np.ascontiguousarray(q, np.float32)
     out = np.empty(q.shape, np.float32) if out is None else out
     lse = np.empty(q.shape[:2], np.float32)
-    k, v, scalars = side(kv.k), side(kv.v), np.array([scale, softcap], np.float32)
-    partial = partial_states(segments, q.shape[1], v)
-    job = np.empty(SIZE, np.int64)
-    # The kernel sees addresses only: these names keep the arrays alive until it is done.
-    seg = segment_arrays(segments)
-    fill(job, q, out, lse, partial, seg, k, v, scalars)
-    size = attention_memory(q.shape[0], q.shape[1], k, v)
+    scalars = np.array([scale, softcap], np.float32)
+    jobs = cell_jobs(q, out, lse, segments, kv, window)
     team = TEAM
     with team.lock:
-        job[WINDOW], job[FOLD], job[WORK_BYTES] = window, entry(fold_unit, 4), size
-        job[WORK] = team.memory(team.workers * size)
-        team.run(entry(_alone, 4), address(job))
+        memory = team.memory(team.workers * max(job[WORK_BYTES] for job in jobs.each))
+        for job in jobs.each:
+            job[WORK], job[SCALARS] = memory, address(scalars)
+        team.run(entry(_alone, 4), address(jobs.each[0]))
     return out, lse
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class CellJobs:
+    """Jobs of attention over coded and, if a layer has some, over exact cells; `kept` are arrays that they point to.
+
+    WORK and SCALARS are the caller's to set.
+    """
+
+    each: tuple[I64, ...]
+    kept: tuple[Any, ...]
+
+
+def cell_jobs(q: F32, out: F32, lse: F32, segments: Segments, kv: LayerKV, window: int) -> CellJobs:
+    """The first job runs all of them; results go to out [R, H, D], which may be q, and lse [R, H]."""
+    if segments.exact is None or kv.exact is None:
+        job, kept = _cell_job(q, out, lse, segments, kv, window)
+        return CellJobs((job,), kept)
+    coded, coded_lse = np.empty(q.shape, np.float32), np.empty(q.shape[:2], np.float32)
+    job, kept = _cell_job(q, coded, coded_lse, segments, kv, window)
+    exact, more = _cell_job(q, out, lse, segments.exact, kv.exact, window)
+    job[EXACT] = address(exact)
+    return CellJobs((job, exact), (kept, more))
+
+
+def _cell_job(q: F32, out: F32, lse: F32, segments: Segments, kv: LayerKV, window: int) -> tuple[I64, tuple[Any, ...]]:
+    k, v = side(kv.k), side(kv.v)
+    job, seg, partial = np.zeros(SIZE, np.int64), segment_arrays(segments), partial_states(segments, q.shape[1], v)
+    # WORK_BYTES and SCALARS of the caller's: lse stands in for the address that is set later.
+    fill(job, q, out, lse, partial, seg, k, v, lse)
+    job[WINDOW], job[FOLD], job[FIRST_CELL] = window, entry(fold_unit, 4), segments.first
+    job[WORK_BYTES] = attention_memory(q.shape[0], q.shape[1], k, v)
+    return job, (q, out, lse, seg, partial)

@@ -18,6 +18,7 @@ from polykv.fast.cpu._jit import kernel
 from polykv.fast.cpu.attend_job import (
     BLOCK_PTR,
     BLOCKS,
+    FIRST_CELL,
     FOLD,
     K_DATA,
     K_GEOM,
@@ -61,7 +62,7 @@ CHUNK = 512
 ZERO = np.float32(0)
 
 
-@kernel()
+@kernel(inlined=True)
 def _entry(array: int, i: int) -> Any:
     """One int32 of an array at an address."""
     return np.int64(get_i32(array + 4 * i))
@@ -117,12 +118,25 @@ def _visible(
 
 
 @kernel()
+def _seen(rows: int, last: int, tile: Any, positions: int) -> Any:
+    """The least and the most cells that a row of the tile sees, of `last` listed ones (without regard to windows)."""
+    least, most = 1 << 60, 0
+    for i in range(last):
+        r = _entry(rows, i)
+        if tile[0] <= r < tile[1]:
+            cells = _entry(positions, r) + 1
+            least, most = min(least, cells), max(most, cells)
+    return least, most
+
+
+@kernel()
 def _gather(d: Any, blocks: int, at: int, skip: int, n: int, size: int, k: Any, v: Any) -> None:
     """Tell `fold_unit` where the pieces of a unit are: its cells skip..n-1, from cell `at` of a segment on.
 
     d: its descriptor; k, v: address of the record of block 0, and bytes from block to block.
     """
-    b, t = at // size, at % size
+    b = at // size
+    t = at - b * size
     block = _entry(blocks, b)
     for i in range(PIECES):
         # Absent pieces before and after are stood in for by their neighbours.
@@ -134,20 +148,32 @@ def _gather(d: Any, blocks: int, at: int, skip: int, n: int, size: int, k: Any, 
             t += PIECE
 
 
-@kernel()
-def _foresee(d: Any, blocks: int, n_blocks: int, at: int, geom: Any, k: Any, v: Any) -> None:
-    """Name what the unit that begins at cell `at` of a segment will read, for `fold_unit` to bring near meanwhile."""
-    first, per = max(at, 0) // geom[0][BLOCK], pieces_per_record(geom[0])
+@kernel(inlined=True)
+def _advance(d: Any) -> None:
+    """The unit that was foreseen is the one to fold: for blocks of one piece, whose shares are their records."""
     for i in range(UNIT // PIECE):
-        b = first + i // per
-        if b < n_blocks:
-            block = _entry(blocks, b)
-            k_at, v_at = k[0] + block * k[1], v[0] + block * v[1]
-            d[NEXT_K + i] = k_at + i % per * (geom[0][RECORD] // per)
-            d[NEXT_V + i] = v_at + i % per * (geom[1][RECORD] // per)
-        else:
+        d[REC_K + i], d[REC_V + i] = d[NEXT_K + i], d[NEXT_V + i]
+    d[REC_K + UNIT // PIECE], d[REC_V + UNIT // PIECE] = d[NEXT_K + UNIT // PIECE - 1], d[NEXT_V + UNIT // PIECE - 1]
+
+
+@kernel(inlined=True)
+def _foresee(d: Any, blocks: int, n_blocks: int, at: int, shape: Any, k: Any, v: Any) -> None:
+    """Name what the unit that begins at cell `at` of a segment will read, for `fold_unit` to bring near meanwhile.
+
+    shape: tokens of a block, pieces of a unit in a record, bytes of a piece's share of a record of K and of V.
+    """
+    size, per, k_share, v_share = shape
+    b, part = max(at, 0) // size, 0
+    for i in range(UNIT // PIECE):
+        if b >= n_blocks:
             # Nothing more: what is near already.
             d[NEXT_K + i], d[NEXT_V + i] = d[REC_K], d[REC_V]
+            continue
+        block = _entry(blocks, b)
+        d[NEXT_K + i], d[NEXT_V + i] = k[0] + block * k[1] + part * k_share, v[0] + block * v[1] + part * v_share
+        part += 1
+        if part == per:
+            b, part = b + 1, 0
 
 
 @kernel()
@@ -158,34 +184,60 @@ def fold_chunk(job: Any, chunk: int, g: int, r0: int, r1: int, work: int, then: 
     """
     d = longs(work, FIELDS)
     _empty(d)
-    k_geom, v_geom, heads, window = longs(job[K_GEOM], GEOM), longs(job[V_GEOM], GEOM), job[N_KV], job[WINDOW]
-    size, group, span, pitch = k_geom[BLOCK], job[N_HEADS] // heads, d[SPAN], span_pitch(d[N_TILE])
+    k_geom, v_geom, heads = longs(job[K_GEOM], GEOM), longs(job[V_GEOM], GEOM), job[N_KV]
     k = (job[K_DATA] + g * k_geom[RECORD], heads * k_geom[RECORD])
     v = (job[V_DATA] + g * v_geom[RECORD], heads * v_geom[RECORD])
-    k_then, v_then = k[0] + (then[1] - g) * k_geom[RECORD], v[0] + (then[1] - g) * v_geom[RECORD]
+    near = (then[0], k[0] + (then[1] - g) * k_geom[RECORD], v[0] + (then[1] - g) * v_geom[RECORD])
     low, high = chunk * CHUNK, (chunk + 1) * CHUNK
     for s in range(job[N_SEGMENTS]):
         start = _entry(job[START], s)
-        end = start + _entry(job[LENGTH], s)
-        if end <= low or start >= high:
-            continue
-        rows = job[ROWS] + 4 * _entry(job[ROW_PTR], s)
-        first, last = _listed(rows, _entry(job[ROW_PTR], s + 1) - _entry(job[ROW_PTR], s), r0, r1)
-        if first >= last:
-            continue
-        rows, last = rows + 4 * first, last - first
-        blocks = job[BLOCKS] + 4 * _entry(job[BLOCK_PTR], s)
-        n_blocks = _entry(job[BLOCK_PTR], s + 1) - _entry(job[BLOCK_PTR], s)
-        stop = min(high, end)
-        for base in range(max(low, start // UNIT * UNIT), stop, UNIT):
-            # The first unit of a segment may have lost its first blocks to a sliding window.
-            skip, n = max(0, start - base), min(UNIT, end - base)
-            count = _visible(span, pitch, rows, last, (r0, r1), job[POSITIONS], (base, skip, n), window, group)
-            if count > 0:
-                _gather(d, blocks, base + skip - start, skip, n, size, k, v)
-                if base + UNIT < stop:
-                    _foresee(d, blocks, n_blocks, base + UNIT - start, (k_geom, v_geom), k, v)
-                else:
-                    at = then[0] * CHUNK - start
-                    _foresee(d, blocks, n_blocks, at, (k_geom, v_geom), (k_then, k[1]), (v_then, v[1]))
-                invoke(job[FOLD], (work, skip, n, count))
+        if start < high and start + _entry(job[LENGTH], s) > low:
+            rows = job[ROWS] + 4 * _entry(job[ROW_PTR], s)
+            first, last = _listed(rows, _entry(job[ROW_PTR], s + 1) - _entry(job[ROW_PTR], s), r0, r1)
+            if first < last:
+                _fold_segment(job, s, low, high, (rows + 4 * first, last - first), (r0, r1), work, k, v, near)
+
+
+@kernel()
+def _fold_segment(
+    job: Any, s: int, low: int, high: int, listed: Any, tile: Any, work: int, k: Any, v: Any, then: Any
+) -> None:
+    """Fold the units of segment s at positions low .. high - 1.
+
+    listed: address and number of listed rows, of which those in `tile` count; k, v: as in `_gather`; then: the chunk
+    that probably comes next, with the addresses of its records of block 0.
+    """
+    d = longs(work, FIELDS)
+    k_geom, v_geom, window, group = longs(job[K_GEOM], GEOM), longs(job[V_GEOM], GEOM), job[WINDOW], job[N_HEADS]
+    per, group = pieces_per_record(k_geom), group // job[N_KV]
+    shape = (k_geom[BLOCK], per, k_geom[RECORD] // per, v_geom[RECORD] // per)
+    (rows, last), span, pitch, positions = listed, d[SPAN], span_pitch(d[N_TILE]), job[POSITIONS]
+    blocks = job[BLOCKS] + 4 * _entry(job[BLOCK_PTR], s)
+    n_blocks = _entry(job[BLOCK_PTR], s + 1) - _entry(job[BLOCK_PTR], s)
+    start = _entry(job[START], s)
+    end = start + _entry(job[LENGTH], s)
+    stop = min(high, end)
+    least, most = _seen(rows, last, tile, positions)
+    count, held, foreseen = 0, False, False
+    for base in range(max(low, start // UNIT * UNIT), stop, UNIT):
+        # The first unit of a segment may have lost its first blocks to a sliding window; of the first unit of all, some
+        # cells may be exact ones, which are elsewhere.
+        skip, n = max(0, start - base), min(UNIT, end - base)
+        # Most units are whole and seen by all rows, which need not be found anew.
+        hidden = max(skip, job[FIRST_CELL] - base)
+        plain = hidden == 0 and n == UNIT and least >= base + n and (window == 0 or most - window <= base)
+        if not (plain and held):
+            count = _visible(span, pitch, rows, last, tile, positions, (base, hidden, n), window, group)
+        held = plain
+        foreseen = foreseen and count > 0
+        if count > 0:
+            if foreseen and plain and shape[0] == PIECE:
+                _advance(d)
+            else:
+                _gather(d, blocks, base + skip - start, skip, n, shape[0], k, v)
+            foreseen = base + UNIT < stop
+            if foreseen:
+                _foresee(d, blocks, n_blocks, base + UNIT - start, shape, k, v)
+            else:
+                _foresee(d, blocks, n_blocks, then[0] * CHUNK - start, shape, (then[1], k[1]), (then[2], v[1]))
+            invoke(job[FOLD], (work, skip, n, count))

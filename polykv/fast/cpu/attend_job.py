@@ -9,7 +9,8 @@ from polykv.fast.cpu.attend_views import floats, longs
 from polykv.fast.cpu.kv_layout import GEOM, TABLE
 from polykv.fast.cpu.simd import addr, get_f32
 
-# Addresses and counts of a job. SCALARS points to float32 (scale, softcap).
+# Addresses and counts of a job. SCALARS points to float32 (scale, softcap). FIRST_CELL: cells at positions before it
+# are not seen. EXACT: a job of the same rows over their exact cells, or 0.
 (
     Q,
     OUT,
@@ -39,13 +40,15 @@ from polykv.fast.cpu.simd import addr, get_f32
     FOLD,
     WORK,
     WORK_BYTES,
-) = range(28)
+    FIRST_CELL,
+    EXACT,
+) = range(30)
 SIZE = 64
 
 
 @kernel()
 def fill(job: Any, q: Any, out: Any, lse: Any, partial: Any, seg: Any, k: Any, v: Any, scalars: Any) -> None:
-    """Write the arrays' addresses and sizes; the caller sets WINDOW, FOLD, WORK and WORK_BYTES."""
+    """Write the arrays' addresses and sizes; the caller sets the last six entries."""
     job[Q], job[OUT], job[LSE], job[PARTIAL] = addr(q), addr(out), addr(lse), addr(partial)
     job[BLOCKS], job[BLOCK_PTR], job[START], job[LENGTH] = addr(seg[0]), addr(seg[1]), addr(seg[2]), addr(seg[3])
     job[ROWS], job[ROW_PTR], job[POSITIONS] = addr(seg[4]), addr(seg[5]), addr(seg[6])

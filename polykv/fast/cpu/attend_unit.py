@@ -7,22 +7,24 @@ from typing import Any
 
 from polykv.fast.cpu._jit import kernel
 from polykv.fast.cpu.attend_views import floats, longs
+from polykv.fast.cpu.attend_weights import STEP_ROW
 from polykv.fast.cpu.kv_layout import BLOCK, CORE, DIM, GEOM, PIECE, RECORD, STORED
 from polykv.fast.cpu.lift import WIDTH
 from polykv.fast.cpu.simd import prefetch, put_f32
 from polykv.types import UNIT
 
-# CAP holds a float32; the second line are arrays, see `_parts`.
+# CAP holds a float32; the next two lines are arrays, see `_parts`.
 K_GEOM, K_TABLE, V_GEOM, V_TABLE, ROWS, K_DIMS, V_DIMS, CAP = range(8)
-Q_ROWS, S_ROWS, A_ROWS, QUERIES, SCORES, WEIGHTS, ACC, MAX, SUM, FACTOR, PANEL, SPAN, ARRAYS = range(8, 21)
+Q_ROWS, S_ROWS, A_ROWS, QUERIES, SCORES, WEIGHTS, STEPS, SCALES = range(8, 16)
+ACC, MAX, SUM, FACTOR, PANEL, SPAN, ARRAYS = range(16, 23)
 # The unit to fold, in pieces of 8 tokens: addresses of their records of K and of V, first token there. One piece more
 # than a unit has, because some are lifted in pairs, the first of which may be any.
-PIECES, REC_K, REC_V, FIRST = 9, 21, 30, 39
+PIECES, REC_K, REC_V, FIRST = 9, 24, 33, 42
+# Where the codes of integer keys of a piece are: in its record, or unpacked.
+CODES = 51
 # What will be read next, piece by piece: addresses of each one's share of its record.
-NEXT_K, NEXT_V = 48, 56
-FIELDS = 64
-# Bytes of a row of scores or weights.
-ROW = 4 * UNIT
+NEXT_K, NEXT_V = 59, 67
+FIELDS = 80
 
 
 @kernel()
@@ -51,6 +53,8 @@ def _parts(rows: int, dk: int, dv: int) -> Any:
         (rows + 1) * dk,
         (rows + 4) * UNIT,
         (rows + 4) * UNIT,
+        (rows + 4) * STEP_ROW // 4,
+        UNIT,
         (rows + 1) * dv,
         rows + 1,
         rows + 1,
@@ -114,7 +118,7 @@ def pieces_per_record(geom: Any) -> Any:
 def fetch(d: Any, shares: int, geom: Any, part: int, parts: int) -> None:
     """Bring one part of the next unit near: small blocks lie scattered, which the processor does not foresee.
 
-    shares: NEXT_K or NEXT_V. Where a unit is short work, its kernels ask line by line instead (`lift_pairs`,
+    shares: NEXT_K or NEXT_V. Where a unit is short work, its kernels ask line by line instead (`keys_product`,
     `codes_product`): what is asked for in one burst fills the queue of outstanding loads and holds up the core.
     """
     size = -(-geom[RECORD] // pieces_per_record(geom))

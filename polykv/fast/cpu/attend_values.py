@@ -1,7 +1,8 @@
 """Outputs of one unit of 64 keys: softmax weights times values.
 
 A scale belongs to a token (and a group of dims), so it multiplies the token's weights, once per row, instead of all the
-values of the group. Rows that are few read the codes themselves; many share panels of lifted values.
+values of the group. Values are then panels of what is left of them (`lift`), but three-bit levels meet weights that are
+integers too: rows that are few read the codes themselves, many share panels of integers.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from polykv.fast.cpu._jit import kernel
-from polykv.fast.cpu.attend_tile import codes3, codes4, outputs3, outputs4
+from polykv.fast.cpu.attend_softmax import ROW
+from polykv.fast.cpu.attend_tile import outputs3, outputs4
+from polykv.fast.cpu.attend_tile_v import codes3, codes3_least, codes4, codes4_least, panel4, panel4_least
 from polykv.fast.cpu.attend_unit import (
     A_ROWS,
     ACC,
@@ -17,9 +20,10 @@ from polykv.fast.cpu.attend_unit import (
     FIRST,
     NEXT_V,
     REC_V,
-    ROW,
     S_ROWS,
+    SCALES,
     SCORES,
+    STEPS,
     V_DIMS,
     V_GEOM,
     V_TABLE,
@@ -28,36 +32,103 @@ from polykv.fast.cpu.attend_unit import (
     panels,
 )
 from polykv.fast.cpu.attend_views import longs
-from polykv.fast.cpu.kv_layout import BITS, FAMILY, GEOM, GROUP, LLOYD_, PIECE, STORED, WEIGHTED
+from polykv.fast.cpu.attend_weights import STEP_ROW, WEIGHT_ROW, round_tile3, round_tile4, token_scales
+from polykv.fast.cpu.kv_layout import BITS, FAMILY, GEOM, GROUP, LLOYD_, PIECE, SHARE, WEIGHTED, WORTH
+from polykv.fast.cpu.kv_layout import ROW as TOKEN_ROW
 from polykv.fast.cpu.lift import WIDTH, lift_v, scales8
-from polykv.fast.cpu.simd import get_i64, load_f, store_f
+from polykv.fast.cpu.lift_levels import LEAST, SLICE, lift_levels
+from polykv.fast.cpu.simd import get_f32, get_i64, load_f, store_f
 from polykv.fast.cpu.simd_math import mul_f
 
 
-@kernel()
+@kernel(inlined=True)
 def add_unit(d: Any, work: int, skip: int, n: int, span: Any, padded: int) -> None:
     """acc = acc * factor + weights x values of tokens skip..n-1, for `padded` rows (3, or fours)."""
     geom, dims = longs(d[V_GEOM], GEOM), d[V_DIMS]
-    scaled = geom[WEIGHTED] != 0
-    weights = d[WEIGHTS] if scaled else d[SCORES]
     # Four at least: the last 16 dims of three rows are a tile of four.
     filled = max(padded, 4)
-    p_rows, a_rows = longs(d[S_ROWS], filled), longs(d[A_ROWS], filled)
+    a_rows = longs(d[A_ROWS], filled)
+    for i in range(filled):
+        a_rows[i] = d[ACC] + 4 * dims * span[0, i]
+    if geom[FAMILY] == LLOYD_ and geom[BITS] == 3:
+        _add_integers(d, work, geom, skip, n, padded)
+    else:
+        _add_floats(d, work, geom, skip, n, padded)
+
+
+@kernel(inlined=True)
+def _add_integers(d: Any, work: int, geom: Any, skip: int, n: int, rows: int) -> None:
+    """The same of three-bit levels."""
+    dims, group, couples = d[V_DIMS], geom[GROUP], (skip // (2 * PIECE), -(-n // (2 * PIECE)))
+    width = SLICE if group % SLICE == 0 else LEAST
+    for begin in range(0, dims, group):
+        _round(d, work, geom, begin // group, skip, n, rows)
+        if rows > 4:
+            fetch(d, NEXT_V, geom, begin // group, dims // group)
+        for dim in range(begin, begin + group, width):
+            if rows > 4:
+                _add_panel(d, work, geom, couples, dim, width, rows)
+            else:
+                _add_codes(d, work, geom, couples, dim, width, rows)
+
+
+@kernel(inlined=True)
+def _round(d: Any, work: int, geom: Any, group: int, skip: int, n: int, rows: int) -> None:
+    """The weights of all rows times the tokens' scales of a group of dims, as integers."""
+    worth, share = get_f32(d[V_TABLE] + 4 * WORTH), get_f32(d[V_TABLE] + 4 * SHARE)
+    token_scales(d[SCALES], work + 8 * REC_V, work + 8 * FIRST, geom, group, skip, n, worth)
+    if rows == 3:
+        round_tile3(d[SCORES], d[SCALES], share, d[WEIGHTS], d[STEPS])
+        return
+    for r in range(0, rows, 4):
+        round_tile4(d[SCORES] + ROW * r, d[SCALES], share, d[WEIGHTS] + WEIGHT_ROW * r, d[STEPS] + STEP_ROW * r)
+
+
+@kernel(inlined=True)
+def _add_codes(d: Any, work: int, geom: Any, couples: Any, dim: int, width: int, rows: int) -> None:
+    """Dims dim .. dim + width - 1 from the codes."""
+    records, first, near = work + 8 * REC_V, work + 8 * FIRST, work + 8 * NEXT_V
+    w, steps, p, q, at, row = d[WEIGHTS], d[STEPS], couples[0], couples[1], dim // 8 * 3, geom[TOKEN_ROW]
+    c, table, f, to = d[A_ROWS], d[V_TABLE], d[FACTOR], 4 * dim
+    if width == SLICE:
+        if rows == 3:
+            codes3(w, steps, p, q, records, first, near, at, row, table, c, to, f)
+        else:
+            codes4(w, steps, p, q, records, first, near, at, row, table, c, to, f)
+    elif rows == 3:
+        codes3_least(w, steps, p, q, records, first, near, at, row, table, c, to, f)
+    else:
+        codes4_least(w, steps, p, q, records, first, near, at, row, table, c, to, f)
+
+
+@kernel()
+def _add_panel(d: Any, work: int, geom: Any, couples: Any, dim: int, width: int, rows: int) -> None:
+    """The same from a panel of integers, for rows in fours."""
+    panel, _, _ = panels(d)
+    lift_levels(work + 8 * REC_V, work + 8 * FIRST, couples, geom, d[V_TABLE], dim, width, panel)
+    w, steps, p, q, c, f = d[WEIGHTS], d[STEPS], couples[0], couples[1], d[A_ROWS], d[FACTOR]
+    for _ in range(0, rows, 4):
+        if width == SLICE:
+            panel4(w, steps, p, q, panel, c, 4 * dim, f)
+        else:
+            panel4_least(w, steps, p, q, panel, c, 4 * dim, f)
+        w, steps, c, f = w + 4 * WEIGHT_ROW, steps + 4 * STEP_ROW, c + 32, f + 16
+
+
+@kernel()
+def _add_floats(d: Any, work: int, geom: Any, skip: int, n: int, rows: int) -> None:
+    """The same of all other types."""
+    scaled, dims, filled = geom[WEIGHTED] != 0, d[V_DIMS], max(rows, 4)
+    weights, p_rows = d[WEIGHTS] if scaled else d[SCORES], longs(d[S_ROWS], filled)
     for i in range(filled):
         p_rows[i] = weights + ROW * i + 4 * skip
-        a_rows[i] = d[ACC] + 4 * dims * span[0, i]
     records, first = work + 8 * REC_V + skip, work + 8 * FIRST + skip
     group = geom[GROUP] if scaled else dims
     for begin in range(0, dims, group):
         if scaled:
-            _weigh(d, records, first, geom, begin // group, skip, n, padded)
-        end = min(begin + group, dims)
-        if geom[FAMILY] == LLOYD_ and geom[BITS] == 3 and padded <= 4:
-            near = work + 8 * NEXT_V + skip
-            _add_codes(d, records, first, near, geom, n - skip, begin, end, padded)
-        else:
-            fetch(d, NEXT_V, geom, begin // group, -(-dims // group))
-            _add_panels(d, records, first, geom, n - skip, begin, end, padded)
+            _weigh(d, records, first, geom, begin // group, skip, n, rows)
+        fetch(d, NEXT_V, geom, begin // group, -(-dims // group))
+        _add_panels(d, records, first, geom, n - skip, begin, min(begin + group, dims), rows)
 
 
 @kernel()
@@ -67,17 +138,6 @@ def _weigh(d: Any, records: int, first: int, geom: Any, group: int, skip: int, n
         scale = scales8(get_i64(records + t - skip), get_i64(first + t - skip), geom, group)
         for at in range(4 * t, 4 * t + ROW * rows, ROW):
             store_f(d[WEIGHTS] + at, mul_f(load_f(d[SCORES] + at), scale))
-
-
-@kernel()
-def _add_codes(d: Any, records: int, first: int, near: int, geom: Any, n: int, begin: int, end: int, rows: int) -> None:
-    """Dims begin..end-1 from three-bit codes."""
-    width, table, p_rows = geom[STORED] // 8 * 3, load_f(d[V_TABLE]), d[S_ROWS]
-    for dim in range(begin, end, WIDTH):
-        if rows == 3:
-            codes3(p_rows, n, records, first, near, dim // 8 * 3, width, table, d[A_ROWS], 4 * dim, d[FACTOR])
-        else:
-            codes4(p_rows, n, records, first, near, dim // 8 * 3, width, table, d[A_ROWS], 4 * dim, d[FACTOR])
 
 
 @kernel()

@@ -13,9 +13,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from polykv.fast.cpu._jit import kernel
-from polykv.fast.cpu.attend import attend_phases, attention_memory, partial_states, segment_arrays
-from polykv.fast.cpu.attend_fold import fold_unit
-from polykv.fast.cpu.attend_job import FOLD, K_DATA, N_ROWS, SCALARS, SIZE, V_DATA, WINDOW, WORK, WORK_BYTES, Q, fill
+from polykv.fast.cpu.attend import attend_phases, cell_jobs
+from polykv.fast.cpu.attend_job import K_DATA, N_ROWS, SCALARS, SIZE, V_DATA, WORK, WORK_BYTES, Q
 from polykv.fast.cpu.attend_views import doubles, floats, longs
 from polykv.fast.cpu.attention_heads import (
     APPEND,
@@ -25,12 +24,18 @@ from polykv.fast.cpu.attention_heads import (
     INTERLEAVED,
     MATS,
     N_ANGLES,
+    N_SEALS,
     N_VECTORS,
     NORM,
     OUT_FACTORS,
     POST_NORM,
     ROWS_AT,
     SCRATCHES,
+    SEAL,
+    SEAL_BLOCKS,
+    SEAL_PER,
+    SEAL_SINKS,
+    SEAL_TARGETS,
     SIN,
     SLOT_BLOCKS,
     SLOT_OFFSETS,
@@ -42,10 +47,12 @@ from polykv.fast.cpu.attention_heads import (
     V,
     head_phase,
     restore_phase,
+    seal_phase,
 )
 from polykv.fast.cpu.entry import entry, invoke
-from polykv.fast.cpu.kv import append_cells, own, side
+from polykv.fast.cpu.kv import append_cells, own
 from polykv.fast.cpu.kv_layout import I64
+from polykv.fast.cpu.kv_seal import seal_unit
 from polykv.fast.cpu.linear import address
 from polykv.fast.cpu.linear_code import code
 from polykv.fast.cpu.linear_product import SCRATCH
@@ -64,7 +71,7 @@ from polykv.fast.cpu.linear_types import takes_q8
 from polykv.fast.cpu.norm import rms_row
 from polykv.fast.cpu.simd import addr
 from polykv.fast.cpu.team import TEAM, claim, finish_and_claim, wait
-from polykv.types import F32, Activations, Angles, AttentionWeights, LayerKV, Segments, Slots
+from polykv.types import F32, I32, Activations, Angles, AttentionWeights, LayerKV, Seals, Segments, Slots
 
 # Arguments that depend on the weights alone, made once per weights: matrices, vectors, scale and softcap, epsilon; in
 # front of these arrays their addresses. A memo, keyed by identity and gone with the weights: making them takes 10 us.
@@ -107,6 +114,9 @@ def block_phases(job_address: int, desk: int, worker: int, workers: int) -> None
     after = beginning(wo, 1, rows, worker, workers)
     product_phase(desk, 1, workers, mats, 3, x, x8, rows, job[Q], 0, 0, after, scratch)
     head_phase(job, desk, 2, eps)
+    # Numbers of phases say nothing about their order: layers without exact cells have 0 to 8.
+    if job[N_SEALS] > 0:
+        seal_phase(job, desk, 12)
     invoke(job[ATTEND], (job_address, desk, 3, worker, workers))
     # The queries were overwritten by the outputs of attention.
     if given[OUT_FACTORS]:
@@ -134,6 +144,18 @@ def place(job: Any, h: int, k: int, v: int, weights: Any, memory: int, workers: 
     job[MATS], job[VECTORS], job[SCALARS], job[EPS] = weights[0], weights[1], weights[2], weights[3]
     work = memory + workers * SCRATCH
     job[SCRATCHES], job[WORK], job[ROWS_AT] = memory, work, work + workers * job[WORK_BYTES]
+
+
+@kernel()
+def _place_exact(exact: Any, job: Any, k: Any, v: Any) -> None:
+    """The same for the job over exact cells of that layer."""
+    exact[K_DATA], exact[V_DATA], exact[SCALARS], exact[WORK] = addr(k), addr(v), job[SCALARS], job[WORK]
+
+
+@kernel()
+def _fill_seals(job: Any, blocks: Any, targets: Any, sinks: Any) -> None:
+    job[SEAL_BLOCKS], job[SEAL_TARGETS], job[SEAL_SINKS] = addr(blocks), addr(targets), addr(sinks)
+    job[SEAL_PER], job[N_SEALS] = blocks.shape[1], targets.shape[0]
 
 
 @kernel()
@@ -165,7 +187,8 @@ def prepared(w: AttentionWeights, activations: Activations) -> Prepared:
 class Step:
     """What the blocks of one step have in common, for layers of one shape: a job that lacks h, K and V and the weights.
 
-    `kept` are the arrays that it has addresses of; those that are written hold nothing once a block is done.
+    `kept` are the arrays that it has addresses of; those that are written hold nothing once a block is done. `exact` is
+    the job over exact cells of layers that have some.
     """
 
     slots: Slots
@@ -173,6 +196,7 @@ class Step:
     layouts: tuple[Any, Any]
     shape: tuple[int, int, int, int, int, int]
     job: I64
+    exact: I64 | None
     address: int
     work: int
     kept: tuple[Any, ...]
@@ -198,22 +222,30 @@ def step_of(
     ):
         return found
     n, width, heads, n_kv, dims, window = shape
-    ks, vs = side(k), side(v)
     lse, m = np.empty((n, heads), np.float32), np.empty((n, width), np.float32)
     # Products of one phase lie one after the other.
     flat, split = np.empty(n * (heads + 2 * n_kv) * dims, np.float32), (n * heads * dims, n * (heads + n_kv) * dims)
     q = flat[: split[0]].reshape(n, heads, dims)
     turns = [np.ascontiguousarray(a, np.float32) for a in (angles.cos, angles.sin)]
     cells = [np.ascontiguousarray(a, np.int32) for a in (slots.blocks, slots.offsets)]
-    segs, partial = segment_arrays(segments), partial_states(segments, heads, vs)
-    job, size = np.empty(SIZE, np.int64), attention_memory(n, heads, ks, vs)
-    fill(job, q, q, lse, partial, segs, ks, vs, lse)
+    jobs = cell_jobs(q, q, lse, segments, kv, window)
+    job, exact = jobs.each[0], jobs.each[1] if len(jobs.each) > 1 else None
     _fill(job, m, flat[split[0] : split[1]], flat[split[1] :], *turns, *cells)
-    job[WORK_BYTES], job[WINDOW], job[INTERLEAVED] = size, window, angles.interleaved
-    job[FOLD], job[APPEND], job[ATTEND] = entry(fold_unit, 4), entry(append_cells, 8), entry(attend_phases, 5)
-    kept = (partial, lse, m, flat, turns, cells, segs)
-    _STEPS[segments] = made = Step(slots, angles, (k.geom, v.geom), shape, job, address(job), size, kept)
+    job[INTERLEAVED], job[APPEND], job[ATTEND] = angles.interleaved, entry(append_cells, 8), entry(attend_phases, 5)
+    job[WORK_BYTES] = size = max(int(j[WORK_BYTES]) for j in jobs.each)
+    units = _units(job, slots.seals) if exact is not None and slots.seals is not None else ()
+    kept = (jobs, m, flat, turns, cells, units)
+    _STEPS[segments] = made = Step(slots, angles, (k.geom, v.geom), shape, job, exact, address(job), size, kept)
     return made
+
+
+def _units(job: I64, seals: Seals) -> tuple[I32, ...]:
+    """Tell the job which units to code; returns the arrays that it points to."""
+    arrays = tuple(np.ascontiguousarray(a, np.int32) for a in (seals.exact, seals.coded, seals.sinks))
+    if len(seals.coded):
+        _fill_seals(job, *arrays)
+        job[SEAL] = entry(seal_unit, 9)
+    return arrays
 
 
 def memory_of(step: Step, wide: int, workers: int) -> int:
@@ -232,7 +264,8 @@ def attention_block(
     *,
     activations: Activations,
 ) -> None:
-    """Add the attention branch to h [R, E] in place, after writing the rows' K and V to `slots`."""
+    """Add the attention branch to h [R, E] in place, after writing the rows' K and V to `slots`, and codes of the units
+    that are complete then."""
     if h.dtype != np.float32 or not h.flags.c_contiguous:
         raise TypeError("attention_block adds to h in place: it must be C-contiguous float32")
     n, width = h.shape
@@ -243,4 +276,6 @@ def attention_block(
         workers = team.workers
         memory = team.memory(memory_of(step, w.wo.cols, workers))
         _place(step.job, h, kv.k.fields["data"], kv.v.fields["data"], weights, memory, workers)
+        if step.exact is not None and kv.exact is not None:
+            _place_exact(step.exact, step.job, kv.exact.k.fields["data"], kv.exact.v.fields["data"])
         team.run(entry(block_phases, 4), step.address)

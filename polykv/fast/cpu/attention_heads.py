@@ -8,17 +8,19 @@ from __future__ import annotations
 from typing import Any
 
 from polykv.fast.cpu._jit import kernel
-from polykv.fast.cpu.attend_job import K_DATA, N_HEADS, N_KV, N_ROWS, V_DATA, Q, codecs
+from polykv.fast.cpu.attend_job import EXACT, K_DATA, N_HEADS, N_KV, N_ROWS, SIZE, V_DATA, Q, codecs
 from polykv.fast.cpu.attend_views import floats, longs
 from polykv.fast.cpu.entry import invoke
 from polykv.fast.cpu.kv_layout import DIM, PIECE
+from polykv.fast.cpu.kv_seal import seal_item
 from polykv.fast.cpu.norm import rms_row
 from polykv.fast.cpu.rope import rope_head
 from polykv.fast.cpu.simd import addr
 from polykv.fast.cpu.team import claim, finish_and_claim, wait
 
 # What the block adds to the job of attention. MATS: int64 [4, MAT] of Wq, Wk, Wv, Wo (`linear_team`); EPS: float64 [1];
-# VECTORS: addresses of float32 vectors, 0 = absent; see below.
+# VECTORS: addresses of float32 vectors, 0 = absent; see below. SEAL: entry of `seal_unit`; SEAL_...: the units to code,
+# see `types.Seals`, SEAL_PER blocks of exact cells each.
 (
     H,
     E,
@@ -38,7 +40,13 @@ from polykv.fast.cpu.team import claim, finish_and_claim, wait
     ROWS_AT,
     APPEND,
     ATTEND,
-) = range(32, 50)
+    SEAL,
+    SEAL_BLOCKS,
+    SEAL_TARGETS,
+    SEAL_SINKS,
+    SEAL_PER,
+    N_SEALS,
+) = range(32, 56)
 # Norm weights of the input, of queries and keys, and after the block; biases; factors of an equalizer.
 NORM, Q_NORM, K_NORM, POST_NORM, Q_BIAS, K_BIAS, V_BIAS, Q_FACTORS, K_FACTORS, V_FACTORS, OUT_FACTORS = range(11)
 N_VECTORS = 11
@@ -80,16 +88,19 @@ def _turn(job: Any, r: int, x: Any, bias: int, weight: int, factors: int, eps: f
 
 
 @kernel()
-def _append(job: Any, side: int, r: int, n: int, x: int) -> None:
-    """Rows r .. r + n - 1, which lie at x, to their cells; side: where in the job the data of K or V are named."""
+def _append(job: Any, cells: Any, side: int, r: int, n: int, x: int) -> None:
+    """Rows r .. r + n - 1, which lie at x, to their cells; side: where in the job of these cells the data of K or V are
+    named."""
     places = job[SLOT_BLOCKS] + 4 * r, job[SLOT_OFFSETS] + 4 * r
-    invoke(job[APPEND], (x, job[side + 1], job[side + 2], job[side], job[N_KV], n, places[0], places[1]))
+    invoke(job[APPEND], (x, cells[side + 1], cells[side + 2], cells[side], job[N_KV], n, places[0], places[1]))
 
 
 @kernel()
 def head_phase(job: Any, desk: int, phase: int, eps: float) -> None:
     """Biases, norms, rope and factors of q, k and v; keys and values to their cells."""
     rows, heads, n_kv = job[N_ROWS], job[N_HEADS], job[N_KV]
+    # New cells are exact where a layer has exact cells.
+    cells = longs(job[EXACT], SIZE) if job[EXACT] != 0 else job
     dims, given = codecs(job)[0][DIM], longs(job[VECTORS], N_VECTORS)
     q, k, v = (
         floats(job[Q], (rows, heads, dims)),
@@ -112,11 +123,25 @@ def head_phase(job: Any, desk: int, phase: int, eps: float) -> None:
             else:
                 _turn(job, r, q[r], given[Q_BIAS], given[Q_NORM], given[Q_FACTORS], eps)
         if part == 0:
-            _append(job, V_DATA, first, last - first, addr(v[first]))
+            _append(job, cells, V_DATA, first, last - first, addr(v[first]))
         elif part == 1:
-            _append(job, K_DATA, first, last - first, addr(k[first]))
+            _append(job, cells, K_DATA, first, last - first, addr(k[first]))
         i = finish_and_claim(desk, phase)
     wait(desk, phase, items)
+
+
+@kernel()
+def seal_phase(job: Any, desk: int, phase: int) -> None:
+    """Code the units that are complete: K, then V."""
+    exact, half = longs(job[EXACT], SIZE), job[N_SEALS] * job[N_KV]
+    seals = (job[SEAL_BLOCKS], job[SEAL_TARGETS], job[SEAL_SINKS], job[SEAL_PER], job[N_KV])
+    i = claim(desk, phase)
+    while i < 2 * half:
+        at = K_DATA if i < half else V_DATA
+        source, target = (exact[at], exact[at + 1]), (job[at], job[at + 1], job[at + 2])
+        seal_item(job[SEAL], job[APPEND], source, target, seals, i % half)
+        i = finish_and_claim(desk, phase)
+    wait(desk, phase, 2 * half)
 
 
 @kernel()

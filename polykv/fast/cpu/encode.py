@@ -12,6 +12,7 @@ from polykv.fast.cpu.encode_pack import bytes_to_group, group_to_bytes
 from polykv.fast.cpu.encode_tile import LANES, encode_lanes, lane_codes, point, scratch_bytes
 from polykv.fast.cpu.fwht import rotate_back
 from polykv.fast.cpu.kv_layout import CORE, DIM, GROUP, GROUP_BYTES, STORED, exchange_layout
+from polykv.fast.cpu.kv_space import to_codes, turned
 from polykv.fast.cpu.simd import addr
 from polykv.types import F32, U8, Codec
 
@@ -19,12 +20,12 @@ from polykv.types import F32, U8, Codec
 @kernel()
 def _encode(x: Any, geom: Any, table: Any, work: Any, codes: Any, out: Any) -> None:
     groups, memory, to = geom[STORED] // geom[GROUP], addr(work), addr(codes)
-    n = x.shape[0] * groups
+    n, dims = x.shape[0] * groups, x.shape[1]
     for first in range(0, n, LANES):
         lanes = min(LANES, n - first)
         for lane in range(lanes):
             r, i = (first + lane) // groups, (first + lane) % groups
-            point(memory, lane, addr(x) + 4 * x.shape[1] * r, i, geom)
+            point(memory, lane, addr(x) + 4 * dims * r, i, geom, dims)
         encode_lanes(memory, lanes, geom, addr(table))
         for lane in range(lanes):
             scale, minimum = lane_codes(memory, lane, geom[GROUP], to)
@@ -43,6 +44,12 @@ def _decode(blocks: Any, geom: Any, table: Any, codes: Any, y: Any, out: Any) ->
         out[r] = y[: geom[DIM]]
 
 
+@kernel()
+def _turn(x: Any, geom: Any, table: Any, out: Any) -> None:
+    for r in range(x.shape[0]):
+        to_codes(x[r], geom, table, out[r])
+
+
 def encode(codec: Codec, x: F32, *, out: U8 | None = None) -> U8:
     """Exchange layout uint8 [..., exchange_bytes(D)] of vectors x [..., D]; scales never become infinite."""
     d = x.shape[-1]
@@ -51,7 +58,11 @@ def encode(codec: Codec, x: F32, *, out: U8 | None = None) -> U8:
     direct = out if out.flags.c_contiguous else np.empty(out.shape, np.uint8)
     geom, table = exchange_layout(codec, d)
     work, codes = np.empty(int(scratch_bytes(geom)), np.uint8), np.empty(int(geom[GROUP]), np.int32)
-    _encode(np.ascontiguousarray(x, np.float32).reshape(-1, d), geom, table, work, codes, direct)
+    flat = np.ascontiguousarray(x, np.float32).reshape(-1, d)
+    if turned(geom):
+        before, flat = flat, np.empty((len(flat), int(geom[STORED])), np.float32)
+        _turn(before, geom, table, flat)
+    _encode(flat, geom, table, work, codes, direct)
     if direct is not out:
         out[...] = direct
     return out

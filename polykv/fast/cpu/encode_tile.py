@@ -19,7 +19,6 @@ from polykv.fast.cpu.encode_trellis import trellis_tile
 from polykv.fast.cpu.kv_layout import (
     BF16_,
     BITS,
-    DIM,
     F16_,
     F32_,
     FAMILY,
@@ -54,10 +53,10 @@ def scratch_bytes(geom: Any) -> Any:
 
 
 @kernel()
-def point(work: int, lane: int, vector: int, i: int, geom: Any) -> None:
-    """Let a lane have group i of the head vector at an address; what is beyond its end counts as zero."""
+def point(work: int, lane: int, vector: int, i: int, geom: Any, dims: int) -> None:
+    """Let a lane have group i of the vector of `dims` values at an address; what is beyond its end counts as zero."""
     g = geom[GROUP]
-    at, have = vector + 4 * g * i, geom[DIM] - g * i
+    at, have = vector + 4 * g * i, dims - g * i
     if have < g:
         copy = work + TILE + 32 * g + 32 * max(g, WIDEST) + 4 * g * lane
         for k in range(0, 4 * g, 32):

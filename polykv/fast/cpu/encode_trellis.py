@@ -11,6 +11,7 @@ from polykv.fast.cpu.kv_layout import BITS, GROUP, LEVELS, TRELLIS
 from polykv.fast.cpu.lift_simd import transpose8
 from polykv.fast.cpu.simd import get_i32, load_i, put_i32, store_f
 from polykv.fast.cpu.trellis import search
+from polykv.fast.cpu.trellis_lanes import search8
 
 
 @kernel()
@@ -23,13 +24,22 @@ def trellis_tile(x: int, lanes: int, geom: Any, table: int, spare: int, paths: i
     clamp_tile(x, g)
     n = length_as_tree(x, g, spare)
     turn_tile(x, geom, table, n, spare)
+    if lanes == 8:
+        search8(x, 32, 4, g, geom[BITS], table + 4 * TRELLIS, work, x)
+    else:
+        _few(x, lanes, g, geom[BITS], table + 4 * TRELLIS, spare, paths, work)
+    for k in range(0, 32 * g, 32):
+        store_f(spare + k, pick_f(table + 4 * LEVELS, load_i(x + k)))
+    return stored_norm(n, length_as_tree(spare, g, spare), table)
+
+
+@kernel()
+def _few(x: int, lanes: int, g: int, bits: int, trellis: int, spare: int, paths: int, work: int) -> None:
+    """States in the place of fewer than 8 lanes, one group after the other."""
     for k in range(0, g, 8):
         transpose8(x + 32 * k, 32, spare + 4 * k, 4 * g)
-    search(spare, lanes, g, geom[BITS], table + 4 * TRELLIS, work, paths)
+    search(spare, lanes, g, bits, trellis, work, paths)
     for lane in range(8):
         for j in range(g):
             # Lanes that nobody asked for need valid states too.
             put_i32(x + 32 * j + 4 * lane, get_i32(paths + 4 * (g * min(lane, lanes - 1) + j)))
-    for k in range(0, 32 * g, 32):
-        store_f(spare + k, pick_f(table + 4 * LEVELS, load_i(x + k)))
-    return stored_norm(n, length_as_tree(spare, g, spare), table)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from polykv.fast.cpu._jit import kernel
-from polykv.fast.cpu.kv_layout import BACKWARD, CORE, FORWARD, GROUP, SIGNS1, SIGNS2, STORED
+from polykv.fast.cpu.kv_layout import BACKWARD, CORE, FORWARD, SIGNS1, SIGNS2, STORED, TURN
 from polykv.fast.cpu.lift_simd import hadamard8
 from polykv.fast.cpu.simd import addr, get_f32, load_f, splat_f, store_f
 from polykv.fast.cpu.simd_math import add_f, fma, sub_f
@@ -84,16 +84,16 @@ def _turn(y: Any, at: int, g: int, m: int, table: Any, first: int, second: int, 
 
 @kernel()
 def rotate(y: Any, geom: Any, table: Any) -> None:
-    """All groups of a vector y [D'], in place, to the space in which codes are stored."""
-    for at in range(0, geom[STORED], geom[GROUP]):
-        _turn(y, at, geom[GROUP], geom[CORE], table, SIGNS1, SIGNS2, FORWARD)
+    """All turns of a vector y [D'], in place, to the space in which codes are stored."""
+    for at in range(0, geom[STORED] - geom[TURN] + 1, geom[TURN]):
+        _turn(y, at, geom[TURN], geom[CORE], table, SIGNS1, SIGNS2, FORWARD)
 
 
 @kernel()
 def rotate_back(y: Any, geom: Any, table: Any) -> None:
     """Inverse of `rotate`."""
-    for at in range(0, geom[STORED], geom[GROUP]):
-        _turn(y, at, geom[GROUP], geom[CORE], table, SIGNS2, SIGNS1, BACKWARD)
+    for at in range(0, geom[STORED] - geom[TURN] + 1, geom[TURN]):
+        _turn(y, at, geom[TURN], geom[CORE], table, SIGNS2, SIGNS1, BACKWARD)
 
 
 @kernel()

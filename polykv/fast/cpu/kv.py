@@ -24,6 +24,7 @@ from polykv.fast.cpu.entry import entry, invoke
 from polykv.fast.cpu.fwht import rotate_back
 from polykv.fast.cpu.kv_cell import cell_to_group, group_to_cell
 from polykv.fast.cpu.kv_layout import (
+    BLOCK,
     CORE,
     DIM,
     FAMILY,
@@ -31,6 +32,7 @@ from polykv.fast.cpu.kv_layout import (
     GROUP,
     GROUP_BYTES,
     I64,
+    MEAN_AT,
     RECORD,
     STORED,
     TRELLIS_,
@@ -38,6 +40,7 @@ from polykv.fast.cpu.kv_layout import (
     layout,
 )
 from polykv.fast.cpu.kv_piece import tile_to_cells
+from polykv.fast.cpu.kv_space import less_means, pack_mean, stored_mean, turned, unpack_mean
 from polykv.fast.cpu.simd import addr, get_i32
 from polykv.types import F32, I32, U8, Codec, KVArena, Slots
 
@@ -52,7 +55,13 @@ def append_cells(x: int, geom_at: int, table: int, data: int, n_kv: int, n: int,
     Addresses, called by address. Eight tokens in a row go to memory as they are encoded, side by side.
     """
     geom = longs(geom_at, GEOM)
-    g, width, row = geom[GROUP], 4 * geom[DIM], 4 * geom[DIM] * n_kv
+    # Where encoders do not take vectors as they are, copies; they are kept by their name.
+    copied = geom[MEAN_AT] > 0 or turned(geom)
+    copies, dims = np.empty((n * n_kv if copied else 0, geom[STORED]), np.float32), geom[DIM]
+    if copied:
+        less_means(x, geom, table, data, n_kv, n, blocks, copies)
+        x, dims = addr(copies), geom[STORED]
+    g, width, row = geom[GROUP], 4 * dims, 4 * dims * n_kv
     groups = geom[STORED] // g
     # One allocation: several took a tenth of the time.
     memory = np.empty(scratch_bytes(geom) + 4 * g, np.uint8)
@@ -65,15 +74,16 @@ def append_cells(x: int, geom_at: int, table: int, data: int, n_kv: int, n: int,
                 record = data + (np.int64(get_i32(blocks + 4 * r)) * n_kv + h) * geom[RECORD]
                 for i in range(groups):
                     for lane in range(LANES):
-                        point(work, lane, at + row * lane + width * h, i, geom)
+                        point(work, lane, at + row * lane + width * h, i, geom, dims)
                     encode_lanes(work, LANES, geom, table)
                     t = np.int64(get_i32(offsets + 4 * r))
                     tile_to_cells(work + TILE, work + SCALES, work + MINIMA, geom, record, t, i)
         else:
-            _scattered(at, geom, table, data, n_kv, rows, blocks + 4 * r, offsets + 4 * r, work)
+            _scattered(at, dims, geom, table, data, n_kv, rows, blocks + 4 * r, offsets + 4 * r, work)
         r += rows
-    # By name: an array that is only known by its address would be freed before this.
+    # By name: arrays that are only known by their addresses would be freed before this.
     memory[0] = 0
+    copies[: min(1, copies.shape[0])] = 0
 
 
 @kernel()
@@ -91,15 +101,15 @@ def _run(blocks: int, offsets: int, n: int) -> Any:
 
 @kernel()
 def _scattered(
-    x: int, geom: Any, table: int, data: int, n_kv: int, n: int, blocks: int, offsets: int, work: int
+    x: int, dims: int, geom: Any, table: int, data: int, n_kv: int, n: int, blocks: int, offsets: int, work: int
 ) -> None:
-    """The same for any cells: lanes are taken by groups, heads and tokens in turn."""
+    """The same for any cells, of vectors of `dims` values: lanes are taken by groups, heads and tokens in turn."""
     g, groups = geom[GROUP], geom[STORED] // geom[GROUP]
     codes, total = work + scratch_bytes(geom), n * n_kv * groups
     for first in range(0, total, LANES):
         lanes = min(LANES, total - first)
         for lane in range(lanes):
-            point(work, lane, x + 4 * geom[DIM] * ((first + lane) // groups), (first + lane) % groups, geom)
+            point(work, lane, x + 4 * dims * ((first + lane) // groups), (first + lane) % groups, geom, dims)
         encode_lanes(work, lanes, geom, table)
         for lane in range(lanes):
             vector, i = (first + lane) // groups, (first + lane) % groups
@@ -117,13 +127,17 @@ def _append(append: int, x: Any, geom: Any, table: Any, data: Any, blocks: Any, 
 
 @kernel()
 def _read(geom: Any, table: Any, data: Any, blocks: Any, codes: Any, y: Any, out: Any) -> None:
-    g = geom[GROUP]
+    g, mean = geom[GROUP], np.empty(geom[STORED], np.float32)
     for i in range(blocks.shape[0]):
         for t in range(out.shape[1]):
             for h in range(out.shape[2]):
                 for k in range(geom[STORED] // g):
                     scale, minimum = cell_to_group(geom, addr(data[blocks[i], h]), t, k, addr(codes))
                     decode_group(addr(codes), scale, minimum, geom, addr(table), addr(y) + 4 * g * k)
+                if geom[MEAN_AT] > 0:
+                    stored_mean(data[blocks[i], h], geom, mean)
+                    for j in range(geom[STORED]):
+                        y[j] += mean[j]
                 if geom[CORE] > 0:
                     rotate_back(y, geom, table)
                 out[i, t, h] = y[: geom[DIM]]
@@ -132,23 +146,27 @@ def _read(geom: Any, table: Any, data: Any, blocks: Any, codes: Any, y: Any, out
 @kernel()
 def _pack(geom: Any, data: Any, blocks: Any, codes: Any, out: Any) -> None:
     for i in range(blocks.shape[0]):
-        for t in range(out.shape[1]):
-            for h in range(out.shape[2]):
+        for h in range(out.shape[2]):
+            for t in range(geom[BLOCK]):
                 for k in range(geom[STORED] // geom[GROUP]):
                     scale, minimum = cell_to_group(geom, addr(data[blocks[i], h]), t, k, addr(codes))
                     to = addr(out[i, t, h]) + geom[GROUP_BYTES] * k
                     group_to_bytes(addr(codes), scale, minimum, geom, to)
+            if geom[MEAN_AT] > 0:
+                pack_mean(data[blocks[i], h], geom, out[i, geom[BLOCK] :, h])
 
 
 @kernel()
 def _unpack(geom: Any, packed: Any, data: Any, blocks: Any, codes: Any) -> None:
     for i in range(blocks.shape[0]):
-        for t in range(packed.shape[1]):
-            for h in range(packed.shape[2]):
+        for h in range(packed.shape[2]):
+            for t in range(geom[BLOCK]):
                 for k in range(geom[STORED] // geom[GROUP]):
                     given = addr(packed[i, t, h]) + geom[GROUP_BYTES] * k
                     scale, minimum = bytes_to_group(given, geom, addr(codes))
                     group_to_cell(addr(codes), scale, minimum, geom, addr(data[blocks[i], h]), t, k)
+            if geom[MEAN_AT] > 0:
+                unpack_mean(packed[i, geom[BLOCK] :, h], geom, data[blocks[i], h])
 
 
 def own(arena: KVArena) -> CpuArena:
@@ -200,14 +218,15 @@ def kv_read(arena: KVArena, blocks: I32) -> F32:
 
 
 def kv_pack(arena: KVArena, blocks: I32) -> U8:
-    """Packed layout [n, block_size, n_kv, packed_bytes(D)] of whole blocks."""
+    """Packed layout [n, packed_rows(D, block_size), n_kv, packed_bytes(D)] of whole blocks."""
     a = own(arena)
-    out = np.empty((len(blocks), a.block_size, a.n_kv, a.codec.packed_bytes(a.head_dim)), np.uint8)
+    rows = a.codec.packed_rows(a.head_dim, a.block_size)
+    out = np.empty((len(blocks), rows, a.n_kv, a.codec.packed_bytes(a.head_dim)), np.uint8)
     _pack(a.geom, a.fields["data"], np.ascontiguousarray(blocks), _group(a), out)
     return out
 
 
 def kv_unpack(arena: KVArena, blocks: I32, data: U8) -> None:
-    """Store packed data [n, block_size, n_kv, packed_bytes(D)] into whole blocks."""
+    """Store packed data, shaped as `kv_pack` returns it, into whole blocks."""
     a = own(arena)
     _unpack(a.geom, np.ascontiguousarray(data), a.fields["data"], np.ascontiguousarray(blocks), _group(a))

@@ -42,6 +42,12 @@ from polykv.fast.cpu.simd import get_i32, get_u8, get_u16, put_i8, put_i16, put_
 
 
 @kernel()
+def _in_fours(rec: int, dim: int, block: int, t: int) -> int:
+    """Where a byte of token t is when dims lie in fours of a token."""
+    return rec + (dim // 4 * block + t) * 4 + dim % 4
+
+
+@kernel()
 def group_to_cell(codes: int, scale: int, minimum: int, geom: Any, rec: int, t: int, i: int) -> None:
     """Write group i of token t of a record."""
     family, g, block, bits = geom[FAMILY], geom[GROUP], geom[BLOCK], geom[BITS]
@@ -61,7 +67,7 @@ def group_to_cell(codes: int, scale: int, minimum: int, geom: Any, rec: int, t: 
         put_stream(codes, g, geom[PREFIX], bits, geom[PREFIX], rec + t * geom[ROW] + i * geom[STREAM])
     elif family == Q8_0_:
         for j in range(g):
-            put_i8(rec + first + j * block, get_i32(codes + 4 * j))
+            put_i8(_in_fours(rec, g * i + j, block, t), get_i32(codes + 4 * j))
     else:
         for j in range(16):
             put_i8(rec + (16 * i + j) * block + t, nibble_pair(codes, j))
@@ -90,7 +96,7 @@ def cell_to_group(geom: Any, rec: int, t: int, i: int, codes: int) -> Any:
         get_stream(rec + t * geom[ROW] + i * geom[STREAM], g, 0, bits, geom[PREFIX], codes)
     elif family == Q8_0_:
         for j in range(g):
-            put_i32(codes + 4 * j, get_u8(rec + first + j * block))
+            put_i32(codes + 4 * j, get_u8(_in_fours(rec, g * i + j, block, t)))
     else:
         for j in range(16):
             set_nibbles(codes, j, get_u8(rec + (16 * i + j) * block + t))

@@ -4,7 +4,7 @@ A block of one kv head is one record of bytes, codes first, then the float16 sca
 per side whatever the codec. B tokens of D' stored values (D' = head_dim in whole groups of g, see `Codec.group`):
 
     F32, F16, BF16     values [D', B]           dims-major: all tokens of dim 0, then of dim 1
-    Q8_0               int8   [D', B]
+    Q8_0               int8   [D'/4, B, 4]      four dims of a token side by side
     Q4_0 Q4_1 IQ4_NL   bytes  [D'/32, 16, B]    low nibble = dim j of 32, high nibble = dim j + 16
     Q5_0 Q5_1          the same, then uint32 [D'/32, 1, B]    byte k, bit s = fifth bit of dim 4 s + k of 32
     Q6_0               the same, then uint32 [D'/32, 2, B]    byte k, bits 2 s = upper bits of dim 4 s + k of 16
@@ -12,8 +12,11 @@ per side whatever the codec. B tokens of D' stored values (D' = head_dim in whol
     TRELLIS            bits   [B, D'/g, 6 + b g]    the same stream as in files, each group in whole bytes
     scales             [D'/g, B], and then for Q4_1 and Q5_1 the minima [D'/32, B]
 
+Records of centered keys end with their mean, float16 [D'] in the space of the codes; they are blocks of one unit.
+
 The K side is read with lanes along tokens, the V side with lanes along dims. Types that are usual for K are dims-major
 and those usual for V token-major, which makes the usual pairs free of transposes; the others transpose while lifting.
+Products of integer keys take four bytes to a lane, which is why Q8_0 has its dims in fours.
 Plain streams because 8 codes of b bits are then b bytes: one load, one variable shift and one look-up yield 8 values.
 The scales behind the codes also absorb the read past the last code. Groups are whole octets of codes and whole panels
 of 16 dims, because head_dim is a multiple of 16.
@@ -29,9 +32,9 @@ import numpy.typing as npt
 
 from polykv.errors import UnsupportedError
 from polykv.fast.cpu.simd_weights import IQ4
-from polykv.fast.cpu.trellis import PARTS, constants
+from polykv.fast.cpu.trellis_tables import PARTS, constants
 from polykv.hadamard import core, core_order
-from polykv.types import F32, Codec, Family, KVArena
+from polykv.types import F32, UNIT, Codec, Family, KVArena
 
 I64 = npt.NDArray[np.int64]
 
@@ -49,17 +52,18 @@ PIECE = 8
 # Entries of `geom`: the first is the family.
 # GROUP: values that are encoded together; for plain types, which have no groups, a panel's width.
 # HIGH_AT, SCALE_AT, MIN_AT: offsets in a record. GROUP_BYTES: of a group in files; codes begin at CODES_AT.
-# CORE: order of the Paley factor of the group's Hadamard matrix, 0 for types that are not rotated.
+# TURN: values that are rotated together; CORE: order of the Paley factor of their Hadamard matrix. 0 = not rotated.
 # BITS: of a code. PREFIX: bits of a trellis state that are older than its symbol.
 # STREAM: bytes of a group of a token-major type, ROW: of a token. WEIGHTED: whether scales go to the softmax weights.
+# MEAN_AT: offset of the mean in a record, 0 = there is none.
 FAMILY, DIM, STORED, GROUP, BLOCK, HIGH_AT, SCALE_AT, MIN_AT, RECORD, GROUP_BYTES, CODES_AT, CORE = range(12)
-BITS, PREFIX, STREAM, ROW, WEIGHTED, GEOM = range(12, 18)
+BITS, PREFIX, STREAM, ROW, WEIGHTED, TURN, MEAN_AT, GEOM = range(12, 20)
 # The longest rotation group that is not made of blocks of 128, and the largest core of a group's matrix
 # (polykv/hadamard.py). Numbers of this file, because kernels contain them and are kept under a hash of their sources.
 LONGEST, WIDEST = 576, 36
 # Offsets in `table`: levels (512 at most; fewer than 16 are repeated, so that an index of 3 or 4 bits needs no mask),
 # thresholds, rotation signs, Paley's matrix twice: P transposed, by whose rows the product P y is summed, and P, for
-# P^T y; the factor on norms; and what the search of a trellis reads (`trellis.constants`).
+# P^T y; the factor on norms; and what the search of a trellis reads (`trellis_tables`).
 LEVELS, THRESHOLDS, SIGNS1, SIGNS2 = 0, 512, 768, 768 + LONGEST
 FORWARD = SIGNS2 + LONGEST
 BACKWARD = FORWARD + WIDEST**2
@@ -69,7 +73,13 @@ TRELLIS = ALPHA + 8
 # levels as int16, in planes of 512 low and 512 high bytes (`lift_words`).
 ROUNDED = TRELLIS + PARTS * 512
 WORTH, PLANES = ROUNDED + 512, ROUNDED + 513
-TABLE = PLANES + 256
+# Of three-bit levels, which attention reads as integers (`_fitted`), what 1 is worth is at WORTH, too. Then the inverse
+# of what the weights that they meet may sum up to (`attend_weights`), and the integers, as int16, four times the 8, and
+# as int32, in the lower and in the upper halves.
+SHARE, LOOKUP = PLANES + 256, PLANES + 257
+LOOKUP_LOW, TABLE = LOOKUP + 16, LOOKUP + 32
+# The largest three-bit level as an integer.
+TOP = 4095
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +99,8 @@ def codec_limit(codec: Codec, head_dim: int, block_size: int) -> str | None:
     widths = {Family.LLOYD_MAX: LLOYD_BITS, Family.TRELLIS: TRELLIS_BITS}.get(codec.family)
     if widths is not None and codec.bits not in widths:
         return f"there are kernels for rotated codes of {', '.join(map(str, widths))} bits, not of {codec.bits}"
+    if codec.centered and block_size != UNIT:
+        return f"centered keys (+c) are kept in blocks of {UNIT}"
     return None
 
 
@@ -126,14 +138,17 @@ def _layout(
     end = min_at + (2 * groups * block_size if ranged else 0)
     # Nothing is read past a record: loads cover pieces of 8 tokens, and the last code has scales behind it.
     record = -(-end // 16) * 16
+    mean_at = record if codec.centered else 0
+    record += 2 * stored if codec.centered else 0
+    turn = (group if codec.unit_norm else codec.turn(head_dim)) if codec.rotated else 0
     geom = np.zeros(GEOM, np.int64)
     geom[[FAMILY, DIM, STORED, GROUP, BLOCK]] = codec.family, head_dim, stored, group, block_size
     geom[[HIGH_AT, SCALE_AT, MIN_AT, RECORD]] = high_at, scale_at, min_at, record
     geom[[GROUP_BYTES, CODES_AT]] = group_bytes, (0 if plain else 4 if ranged else 2) + reserved
-    geom[CORE] = core_order(group) if codec.rotated else 0
+    geom[[TURN, CORE, MEAN_AT]] = turn, core_order(turn), mean_at
     geom[[BITS, PREFIX, STREAM, ROW]] = codec.bits, prefix, stream, stream * groups
     geom[WEIGHTED] = not plain and not ranged
-    return geom, _table(codec, group)
+    return geom, _table(codec, group, turn)
 
 
 def _prefix(codec: Codec) -> int:
@@ -145,32 +160,53 @@ def _nibbles(codec: Codec) -> bool:
     return codec.block == 32 and codec.bits < 8
 
 
-def _table(codec: Codec, group: int) -> F32:
+def _table(codec: Codec, group: int, turn: int) -> F32:
     table = np.zeros(TABLE, np.float32)
     if codec.family == Family.IQ4_NL:
         table[:16] = IQ4
-    if codec.rotated:
+    if codec.unit_norm:
         levels = np.asarray(codec.centroids, np.float32) * np.sqrt(np.float32(codec.block / group))
         levels = np.tile(levels, max(1, 16 // len(levels)))
-        m = core_order(group)
         table[LEVELS : LEVELS + len(levels)] = levels
         table[THRESHOLDS : THRESHOLDS + len(codec.thresholds)] = codec.thresholds
-        table[SIGNS1 : SIGNS1 + group], table[SIGNS2 : SIGNS2 + group] = codec.signs(group)
-        table[FORWARD : FORWARD + m * m] = core(m).T.reshape(-1)
-        table[BACKWARD : BACKWARD + m * m] = core(m).reshape(-1)
         table[ALPHA] = codec.alpha
         if len(codec.centroids) > 16:
-            whole, table[WORTH] = _whole(levels)
+            whole, table[WORTH] = _rounded(levels)
             table[ROUNDED : ROUNDED + len(levels)] = whole * table[WORTH]
             planes = table[PLANES : PLANES + 256].view(np.uint8).reshape(2, 512)
             planes[:, : len(levels)] = whole.astype("<i2").view(np.uint8).reshape(-1, 2).T
+    if turn:
+        m = core_order(turn)
+        table[SIGNS1 : SIGNS1 + turn], table[SIGNS2 : SIGNS2 + turn] = codec.signs(turn)
+        table[FORWARD : FORWARD + m * m] = core(m).T.reshape(-1)
+        table[BACKWARD : BACKWARD + m * m] = core(m).reshape(-1)
+    if codec.family == Family.LLOYD_MAX and codec.bits == 3:
+        fitted, table[WORTH] = _fitted(table[LEVELS : LEVELS + 8].astype(np.float64))
+        # Products stay below 2^31, with room for what rounding adds to the sum of 32 weights.
+        table[SHARE] = 1 / (2**31 // int(np.abs(fitted).max()) - 64)
+        table[LOOKUP : LOOKUP + 16].view(np.int16)[:] = np.tile(fitted, 4)
+        table[LOOKUP_LOW : LOOKUP_LOW + 16].view(np.int32)[:] = np.concatenate([fitted & 0xFFFF, fitted << 16])
     if codec.family == Family.TRELLIS:
-        searched = constants(codec, group)
+        searched = constants(codec)
         table[TRELLIS : TRELLIS + len(searched)] = searched
     return table
 
 
-def _whole(levels: F32) -> tuple[F32, np.float32]:
+def _rounded(levels: F32) -> tuple[F32, np.float32]:
     """Levels as integers, the largest 32767, and what 1 of it is worth."""
     worth = np.float32(np.abs(levels).max() / 32767)
     return np.rint(levels / worth).astype(np.float32), worth
+
+
+def _fitted(values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int32], float]:
+    """Integers up to TOP, and their worth, that come nearest to some values in all.
+
+    Most multiples of the values round badly; a good one leaves an error of 1e-5.
+    """
+    size = np.abs(values).max()
+    best = (np.inf, np.zeros(len(values)), 1.0)
+    for top in np.arange(TOP // 4, TOP, 0.05):
+        whole = np.rint(values * (top / size))
+        worth = values @ whole / (whole @ whole)
+        best = min(best, (float(np.square(values - worth * whole).sum()), whole, float(worth)), key=lambda x: x[0])
+    return best[1].astype(np.int32), best[2]

@@ -52,8 +52,11 @@ def tile_to_cells(tile: int, scales: int, minima: int, geom: Any, rec: int, t: i
     if family == LLOYD_:
         _streams(tile, g, geom[BITS], rec + t * geom[ROW] + i * geom[STREAM], geom[ROW])
     elif family == Q8_0_:
-        for j in range(g):
-            store_i8x8(rec + first + j * block, load_i(tile + 32 * j))
+        for j in range(0, g, 4):
+            word, p = field(load_i(tile + 32 * j), np.int32(0), np.int32(255)), tile + 32 * j
+            for k in range(1, 4):
+                word = join_i(word, field(load_i(p + 32 * k), np.int32(0), np.int32(255)), np.int32(8 * k))
+            store_i(rec + (g * i + j) * block + 4 * t, word)
     else:
         _nibbles(tile, geom, rec, t, i)
 

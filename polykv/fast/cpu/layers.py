@@ -2,7 +2,8 @@
 
 Between two jobs Python needs some 10 us, twice per layer: at batch 1 a tenth of a step of a small model, in which the
 other workers wait. So a step of few rows is one job, whose layers follow each other like phases. A step of many rows
-stays a job per block: Python does not show there, and Ctrl-C need not wait for the whole step.
+stays a job per block: Python does not show there, and Ctrl-C need not wait for the whole step. So does a step over
+layers with exact cells (docs/CENTERED.md).
 
     counters   every layer has its own, so that none is set back during the job
     memory     one part for attention and one for the MLP, so that a worker that comes late to one of them, with its
@@ -136,7 +137,8 @@ def layers(
 ) -> None:
     """Both blocks of all layers in order, h [R, E] in place."""
     n, width = h.shape
-    if n > TILE or not stack.layers:
+    # Layers with exact cells have two jobs each, which this one does not carry.
+    if n > TILE or not stack.layers or any(layer.kv.exact is not None for layer in stack.layers):
         for layer in stack.layers:
             g = layer.group
             attention_block(

@@ -9,9 +9,6 @@ from numba import types
 
 from polykv.fast.cpu.simd_core import (
     F32X8,
-    I8,
-    I16,
-    I16X16,
     I32,
     I32X8,
     Addr,
@@ -26,7 +23,6 @@ from polykv.fast.cpu.simd_core import (
     read,
     spread,
 )
-from polykv.fast.cpu.simd_weights import IQ4
 
 HAS_PERMUTE = level() >= Level.AVX2
 # Two registers as one table of 16.
@@ -93,61 +89,6 @@ def transpose8(b: Any, source: Any, source_step: Any, target: Any, target_step: 
     for i, row in enumerate(transposed(b, rows)):
         p = b.inttoptr(b.add(target, b.mul(target_step, step(i))), F32X8.as_pointer())
         b.store(row, p).align = 1
-
-
-def _interleaved(b: Any, p: Any, q: Any) -> Any:
-    """Emit 16 bytes: 8 at p and 8 at q in turns."""
-    x, y = (read(b, a, ir.VectorType(I8, 8)) for a in (p, q))
-    return _shuffle(b, x, y, [i // 2 + 8 * (i % 2) for i in range(16)])
-
-
-@op(Ints, Addr, Addr)
-def pairs8(b: Any, p: Any, q: Any) -> Any:
-    """Pairs of int16: 8 int8 at p in the low halves of the lanes, 8 at q in the high halves."""
-    return b.bitcast(b.sext(_interleaved(b, p, q), I16X16), I32X8)
-
-
-def _half_bytes(b: Any, p: Any, q: Any, shift: Any) -> Any:
-    """Emit four bits of every byte at p and q in turns."""
-    kind = ir.VectorType(I8, 16)
-    return b.and_(b.lshr(_interleaved(b, p, q), spread(b, b.trunc(shift, I8), 16)), const(kind, 15))
-
-
-@op(Ints, Addr, Addr, types.int32)
-def pairs4(b: Any, p: Any, q: Any, shift: Any) -> Any:
-    """The same of the four bits from `shift` (0 or 4) of every byte, less 8."""
-    kind = ir.VectorType(I8, 16)
-    return b.bitcast(b.sext(b.sub(_half_bytes(b, p, q, shift), const(kind, 8)), I16X16), I32X8)
-
-
-@op(Ints, Addr, Addr, types.int32)
-def pairs_iq4(b: Any, p: Any, q: Any, shift: Any) -> Any:
-    """The same bits replaced by the values of IQ4_NL."""
-    index, kind = _half_bytes(b, p, q, shift), ir.VectorType(I8, 16)
-    if HAS_PERMUTE:
-        found = call(b, "llvm.x86.ssse3.pshuf.b.128", kind, ir.Constant(kind, [v & 255 for v in IQ4]), index)
-    else:
-        found = const(kind, IQ4[0] & 255)
-        for i in range(1, 16):
-            found = b.select(b.icmp_unsigned("==", index, const(kind, i)), const(kind, IQ4[i] & 255), found)
-    return b.bitcast(b.sext(found, I16X16), I32X8)
-
-
-@op(Ints, Ints, types.int32, types.int32)
-def upper_pairs(b: Any, word: Any, n: Any, bits: Any) -> Any:
-    """Fields of `bits` bits from bit n and from bit n + 8 on, moved to bit 4 of the halves of every lane."""
-    x, one = b.lshr(word, spread(b, n)), I32(1)
-    mask = spread(b, b.sub(b.shl(one, bits), one))
-    low, high = b.and_(x, mask), b.and_(b.lshr(x, const(I32X8, 8)), mask)
-    return b.or_(b.shl(low, const(I32X8, 4)), b.shl(high, const(I32X8, 20)))
-
-
-@op(Ints, Addr, Addr, types.int32, Ints, types.int32)
-def pairs_upper(b: Any, p: Any, q: Any, shift: Any, upper: Any, middle: Any) -> Any:
-    """The same four bits with upper bits in their places, less `middle`."""
-    low = b.bitcast(b.zext(_half_bytes(b, p, q, shift), I16X16), I32X8)
-    code = b.bitcast(b.or_(low, upper), I16X16)
-    return b.bitcast(b.sub(code, spread(b, b.trunc(middle, I16), 16)), I32X8)
 
 
 @op(Floats, Addr, Ints)

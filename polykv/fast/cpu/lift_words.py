@@ -130,9 +130,11 @@ def _tokens16(bits: int, prefix: int) -> Any:
     def build(b: Any, p: Any, q: Any, row: Any, n: Any, table: Any, scale: Any, scale8: Any, out: Any) -> None:
         """n values (sixteens) of 8 tokens whose codes begin at p, `row` bytes apart, and of 8 from q, times the tokens'
         scales: rows of 64 bytes at `out`, one per value, lanes along tokens."""
+        if not HAS_WORDS:
+            # Never called (`lift_long.in_words`), but compiled.
+            return
         words = Words(b, table, bits, prefix)
         both = b.shuffle_vector(scale, scale8, ir.Constant(ir.VectorType(I32, 16), list(range(16))))
-        both = b.fmul(both, words.worth)
         starts = [b.add(a, b.mul(row, I64(i))) for a in (p, q) for i in range(8)]
         with cgutils.for_range(b, b.lshr(n, I64(4)), intp=I64) as loop:
             codes, to = b.mul(loop.index, I64(2 * bits)), b.add(out, b.mul(loop.index, I64(16 * 64)))
@@ -147,7 +149,7 @@ def _tokens16(bits: int, prefix: int) -> Any:
                 )
                 for k, upper in ((0, False), (2, True)):
                     for i, x in enumerate(_two_rows(b, _in_lanes(b, near, far, 2, upper))):
-                        write(b, b.add(to, I64(64 * (4 * j + k + i))), b.fmul(x, both))
+                        write(b, b.add(to, I64(64 * (4 * j + k + i))), b.fmul(b.fmul(x, words.worth), both))
 
     return build
 
@@ -157,6 +159,9 @@ def _values16(bits: int, prefix: int) -> Any:
     def build(b: Any, records: Any, first: Any, pieces: Any, offset: Any, row: Any, table: Any, out: Any) -> None:
         """16 values of the tokens of some pieces (int64 each: record and first token), whose codes lie at `offset` in
         rows of so many bytes: rows of 64 bytes at `out`, one per token."""
+        if not HAS_WORDS:
+            # Never called (`lift_long.in_words`), but compiled.
+            return
         words = Words(b, table, bits, prefix)
         with cgutils.for_range(b, pieces, intp=I64) as loop:
             spot = b.mul(loop.index, I64(8))

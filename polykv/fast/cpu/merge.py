@@ -11,6 +11,21 @@ from polykv.types import F32
 
 
 @kernel()
+def join(out: Any, lse: Any, more: Any, more_lse: Any) -> Any:
+    """Merge the result more [D] over other keys into out [D], in place; returns the log-sum-exp of both."""
+    if more_lse == -np.inf:
+        return np.float32(lse)
+    top = max(np.float64(lse), np.float64(more_lse))
+    w = 0.0 if lse == -np.inf else np.exp(lse - top)
+    w1 = np.exp(more_lse - top)
+    total = w + w1
+    f, f1 = np.float32(w / total), np.float32(w1 / total)
+    for d in range(out.shape[0]):
+        out[d] = out[d] * f + more[d] * f1
+    return np.float32(top + np.log(total))
+
+
+@kernel()
 def _merge(outs: Any, lses: Any, out: Any, lse: Any) -> None:
     parts, rows, heads, dims = outs.shape
     acc = np.empty(dims, np.float64)

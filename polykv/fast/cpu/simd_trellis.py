@@ -1,4 +1,4 @@
-"""Vector operations of the trellis types: one step of the search for the best path, and states out of a stream.
+"""Vector operations of the trellis types: one step of the search for the best path.
 
 What a step keeps of a state are its low six bits, its class. The least costs of the 64 classes lie in 64 float32, in an
 order for which hardly a lane has to move. With class = j 2^k + p, a step of symbols u is
@@ -26,15 +26,12 @@ from polykv.fast.cpu.simd_core import (
     F32,
     F32X8,
     I8,
-    I16,
     I32,
     I32X8,
     I64,
     Addr,
     Floats,
-    Ints,
     call,
-    const,
     op,
     read,
     spread,
@@ -104,6 +101,34 @@ def step4(b: Any, x: Any, costs: Any, book: Any) -> None:
         write(b, _plus(b, costs, CLASSES + STEP * i), turned)
 
 
+def _block(b: Any, x: Any, old: Any, book: Any, new: Any, bits: int) -> None:
+    """Emit the part of a step that begins in 2^k classes, for 8 groups: a vector has a value of each.
+
+    old: costs [p] of the classes; book: levels [p, u]; new: where the cost of symbol 0 goes, others 64 >> k rows on.
+    """
+    n = 1 << bits
+    best: list[Any] = []
+    for p in range(n):
+        cost = read(b, _plus(b, old, STEP * p), F32X8)
+        levels = [spread(b, read(b, _plus(b, book, 4 * (n * p + u)), F32)) for u in range(n)]
+        grown = [_grown(b, cost, x, level) for level in levels]
+        best = [_less(b, *pair) for pair in zip(grown, best, strict=True)] if best else grown
+    for u in range(n):
+        write(b, _plus(b, new, STEP * (64 >> bits) * u), best[u])
+
+
+@op(types.void, Floats, Addr, Addr, Addr)
+def block8(b: Any, x: Any, old: Any, book: Any, new: Any) -> None:
+    """8 classes of 8 groups, 8 symbols."""
+    _block(b, x, old, book, new, 3)
+
+
+@op(types.void, Floats, Addr, Addr, Addr)
+def block4(b: Any, x: Any, old: Any, book: Any, new: Any) -> None:
+    """4 classes of 8 groups, 4 symbols."""
+    _block(b, x, old, book, new, 2)
+
+
 def _matches(b: Any, x: Any, cost: Any, old: Any, book: Any) -> Any:
     """Emit, as bits, which of 8 predecessors (old costs `old`, levels at `book`) lead to exactly this cost."""
     equal = b.icmp_signed("==", _grown(b, old, spread(b, x), read(b, book, F32X8)), spread(b, cost))
@@ -136,6 +161,15 @@ def matches_column4(b: Any, x: Any, cost: Any, old: Any, book: Any) -> Any:
     return b.and_(_matches(b, x, cost, _column(b, old, 4), book), I64(15))
 
 
+@op(Floats, Addr, types.int64)
+def spaced(b: Any, p: Any, step: Any) -> Any:
+    """8 float32 that lie `step` bytes apart."""
+    v = ir.Constant(F32X8, ir.Undefined)
+    for i in range(8):
+        v = b.insert_element(v, read(b, b.add(p, b.mul(step, I64(i))), F32), I32(i))
+    return v
+
+
 @op(types.int32, Addr)
 def least(b: Any, costs: Any) -> Any:
     """The least cost of all classes, as an integer."""
@@ -158,36 +192,3 @@ def lowest(b: Any, bits: Any) -> Any:
     """The place of the lowest of 64 bits, 0 if there is none."""
     place = call(b, "llvm.cttz.i64", I64, bits, ir.IntType(1)(0))
     return b.and_(place, I64(63))
-
-
-@op(types.int64, Addr)
-def two_bytes(b: Any, p: Any) -> Any:
-    """The uint16 at p."""
-    return b.zext(read(b, p, I16), I64)
-
-
-def _states(b: Any, p: Any, bits: int) -> Any:
-    shifts = ir.Constant(I32X8, [bits * lane for lane in range(8)])
-    return b.and_(b.lshr(spread(b, read(b, p, I32)), shifts), const(I32X8, (1 << bits + 6) - 1))
-
-
-@op(Ints, Addr)
-def states8_of3(b: Any, p: Any) -> Any:
-    """States of 8 values of 3 bits, whose symbols end with byte 3 at p (4 bytes are read)."""
-    return _states(b, p, 3)
-
-
-@op(Ints, Addr)
-def states8_of2(b: Any, p: Any) -> Any:
-    """States of 8 values of 2 bits, whose symbols end in byte 2 at p (4 bytes are read)."""
-    return _states(b, p, 2)
-
-
-@op(Floats, Addr, Ints)
-def gather8(b: Any, table: Any, index: Any) -> Any:
-    """table[index], 8 float32."""
-    v = ir.Constant(F32X8, ir.Undefined)
-    for lane in range(8):
-        i = b.zext(b.extract_element(index, I32(lane)), I64)
-        v = b.insert_element(v, read(b, b.add(table, b.shl(i, I64(2))), F32), I32(lane))
-    return v

@@ -1,24 +1,15 @@
-"""Trellis codes: best paths for groups of values, their streams, states out of a stream (twin of polykv.ref.trellis).
+"""The search of trellis codes: best paths for groups of values (twin of `polykv.ref.trellis`).
 
-What other kernels call (all pointers are addresses; nothing is allocated):
+    search(x, n, g, bits, trellis, work, states)
 
-    search(x, n, g, bits, trellis, work, states)    float32 [n, g] -> states of the best paths, uint32 [n, g]. x: n
-                                                    groups of g values, rotated, of unit norm, in the units of the
-                                                    tables (`ref.rotation.normalised`)
-    length(y, g, work)                              |y|, squares added in the order of the format
-    levels(states, g, trellis, n_states, y)         table values of states, float32, in the units of the group
-    put_stream(states, g, bits, out)                the bytes of a group behind its norm
-    get_stream(stream, g, bits, states)             and back
-    state_at(stream, t, bits)                       the state of one value alone
-    simd_trellis.states8_of3, states8_of2, gather8  8 values at a time, from byte bits * (t / 8) of a stream on
-
-`trellis` is the address of what `constants` makes of a codec for groups of one size, `work` that of `work_bytes(g)`
-bytes of scratch memory.
+All pointers are addresses; nothing is allocated. `trellis` is that of what `trellis_tables.constants` makes of a codec,
+`work` that of `work_bytes(g)` bytes of scratch memory. What surrounds a search is in `encode_trellis`.
 
 A step takes 2^L differences, fused products with sums, and minima, in vectors of 8, whose lanes `simd_trellis`
 explains. Only costs are kept, 256 bytes a step. Tracing back asks which of the 2^k predecessors of a state gives
 exactly the cost that was found, the lowest of them as the format says, and so does the work of one vector again. Each
-answer needs the one before; a few groups are traced back in turn, so that their waiting overlaps.
+answer needs the one before; a few groups are traced back in turn, so that their waiting overlaps. Where there are eight
+groups, each has a lane of its own (`trellis_lanes`): the same arithmetic, and so the same paths, with less loading.
 
 Where the processor has fused multiply-adds, a cost is rounded once a step and not twice as in the reference. So the
 error of a path's sum is not larger than there, and paths are those of the reference unless two of them cost the same to
@@ -27,14 +18,12 @@ within that error, some 1e-7 of the cost. Where costs are exact, so are ties, an
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from polykv.fast.cpu._jit import kernel
-from polykv.fast.cpu.simd import get_f32, get_i32, load_f, put_f32, put_i8, put_i32, splat_f, store_f, sum_f
-from polykv.fast.cpu.simd_math import add_f, mul_f
+from polykv.fast.cpu.simd import get_f32, get_i32, put_i32, splat_f, store_f
 from polykv.fast.cpu.simd_trellis import (
     CLASSES,
     equal64,
@@ -46,38 +35,14 @@ from polykv.fast.cpu.simd_trellis import (
     step4,
     step8_even,
     step8_odd,
-    two_bytes,
 )
-from polykv.types import F32, Codec
+from polykv.fast.cpu.trellis_lanes import search8
+from polykv.fast.cpu.trellis_tables import EVEN, ODD, RANK, parts
+from polykv.types import F32
 
-# Parts of the constants, each as long as there are states.
-BOOK, SCALED, EVEN, ODD, RANK, PARTS = range(6)
 ZERO = np.float32(0)
 # Groups that are traced back in turn.
 TOGETHER = 4
-
-
-@lru_cache(maxsize=64)
-def constants(codec: Codec, group: int) -> F32:
-    """The codebook of a trellis codec as kernels read it for groups of `group` values, float32 [PARTS states]."""
-    table = _constants(np.array(codec.centroids, np.float32), codec.bits, np.sqrt(np.float32(codec.block / group)))
-    table.flags.writeable = False
-    return table
-
-
-def _constants(book: F32, bits: int, scale: np.float32) -> F32:
-    """The codebook; the same in the units of a group; in the order of even and of odd steps; ranks of last states."""
-    n = len(book)
-    if bits == 3:
-        # [u, j, p], see `simd_trellis`.
-        cube = book.reshape(8, 8, 8)
-        orders = cube.transpose(2, 0, 1), cube.transpose(1, 2, 0)
-    else:
-        # [u, highest bit of j, the rest of j, p].
-        orders = (book.reshape(4, 2, 8, 4).transpose(2, 3, 0, 1).reshape(8, 8, 4),) * 2
-    s = np.arange(n)
-    rank = _reversed(s >> 5, n // 32) * 32 + _reversed(s & 31, 32)
-    return np.concatenate([book, book * scale, *(o.ravel() for o in orders), rank], dtype=np.float32)
 
 
 def viterbi(x: F32, codebook: F32, bits: int) -> Any:
@@ -87,7 +52,7 @@ def viterbi(x: F32, codebook: F32, bits: int) -> Any:
     """
     if bits not in (2, 3) or codebook.shape != (64 << bits,):
         raise ValueError(f"no kernel for {bits} bits and a codebook of shape {codebook.shape}")
-    x, table = np.ascontiguousarray(x, np.float32), _constants(codebook.astype(np.float32), bits, np.float32(1))
+    x, table = np.ascontiguousarray(x, np.float32), parts(codebook.astype(np.float32), bits)
     n, g = x.shape
     work, states = np.empty(work_bytes(g), np.uint8), np.empty((n, g), np.uint32)
     search(x.ctypes.data, n, g, bits, table.ctypes.data, work.ctypes.data, states.ctypes.data)
@@ -96,14 +61,8 @@ def viterbi(x: F32, codebook: F32, bits: int) -> Any:
 
 @kernel()
 def work_bytes(group: int) -> Any:
-    """Bytes of scratch memory for groups of up to `group` values: the costs before and after every step."""
-    return TOGETHER * CLASSES * (group + 1)
-
-
-def _reversed(values: Any, n: int) -> Any:
-    """Numbers below n, a power of two, with their bits in reverse."""
-    width = n.bit_length() - 1
-    return sum((values >> b & 1) << width - 1 - b for b in range(width))
+    """Bytes of scratch memory for groups of up to `group` values: costs before and after every step, and some spare."""
+    return 8 * CLASSES * (group + 1) + CLASSES
 
 
 @kernel(inlined=True)
@@ -195,73 +154,23 @@ def _trace(x: int, n: int, g: int, bits: int, trellis: int, work: int, states: i
 
 @kernel()
 def search(x: int, n: int, g: int, bits: int, trellis: int, work: int, states: int) -> None:
-    """States uint32 [n, g] of the paths of least squared error for x float32 [n, g]; values must be finite."""
-    n_states, size = 64 << bits, CLASSES * (g + 1)
-    for first in range(0, n, TOGETHER):
+    """States uint32 [n, g] of the paths of least squared error for x float32 [n, g]: groups that are rotated, of unit
+    norm, in the units of the codebook. What is not finite gets some path."""
+    for first in range(0, n // 8 * 8, 8):
+        search8(x + 4 * g * first, 4, 4 * g, g, bits, trellis, work, states + 4 * g * first)
+    for first in range(n // 8 * 8, n, TOGETHER):
         count = min(n - first, TOGETHER)
-        values = x + 4 * g * first
-        for i in range(count):
-            costs = work + size * i
-            for place in range(0, CLASSES, 32):
-                store_f(costs + place, splat_f(ZERO))
-        for t in range(g):
-            for i in range(count):
-                _forward(values + 4 * g * i, t, bits, n_states, trellis, work + size * i + CLASSES * t)
-        _trace(values, count, g, bits, trellis, work, states + 4 * g * first)
+        _search(x + 4 * g * first, count, g, bits, trellis, work, states + 4 * g * first)
 
 
 @kernel()
-def length(y: int, g: int, work: int) -> Any:
-    """|y|, squares added as a tree: value j and j + h, h half the next power of two, then half of that, and so on.
-
-    g is a multiple of 8.
-    """
-    h = 8
-    while h < g:
-        h *= 2
-    for p in range(0, 4 * h, 32):
-        v = load_f(y + p) if p < 4 * g else splat_f(ZERO)
-        store_f(work + p, mul_f(v, v))
-    while h > 8:
-        h //= 2
-        for p in range(work, work + 4 * h, 32):
-            store_f(p, add_f(load_f(p), load_f(p + 4 * h)))
-    # The tree of the last eight.
-    return np.sqrt(sum_f(load_f(work)))
-
-
-@kernel()
-def levels(states: int, g: int, trellis: int, n_states: int, y: int) -> None:
-    """y float32 [g]: table values of states uint32 [g], in the units of a group."""
-    table = trellis + 4 * SCALED * n_states
-    for j in range(0, 4 * g, 4):
-        put_f32(y + j, get_f32(table + 4 * get_i32(states + j)))
-
-
-@kernel()
-def put_stream(states: int, g: int, bits: int, out: int) -> None:
-    """Write ceil((6 + bits g) / 8) bytes: the low six bits of the first state, then the symbols."""
-    word, filled = get_i32(states) & 63, 6
-    for j in range(0, 4 * g, 4):
-        word |= (get_i32(states + j) >> 6) << filled
-        filled += bits
-        if filled >= 8:
-            put_i8(out, np.int32(word))
-            out += 1
-            word >>= 8
-            filled -= 8
-    if filled:
-        put_i8(out, np.int32(word))
-
-
-@kernel()
-def state_at(stream: int, t: int, bits: int) -> Any:
-    """The state of value t alone, out of two bytes."""
-    return two_bytes(stream + (bits * t >> 3)) >> (bits * t & 7) & ((64 << bits) - 1)
-
-
-@kernel()
-def get_stream(stream: int, g: int, bits: int, states: int) -> None:
-    """States uint32 [g] of a stream; g is a multiple of 4."""
+def _search(x: int, n: int, g: int, bits: int, trellis: int, work: int, states: int) -> None:
+    """The same for up to TOGETHER groups."""
+    n_states, size = 64 << bits, CLASSES * (g + 1)
+    for i in range(n):
+        for place in range(0, CLASSES, 32):
+            store_f(work + size * i + place, splat_f(ZERO))
     for t in range(g):
-        put_i32(states + 4 * t, state_at(stream, t, bits))
+        for i in range(n):
+            _forward(x + 4 * g * i, t, bits, n_states, trellis, work + size * i + CLASSES * t)
+    _trace(x, n, g, bits, trellis, work, states)

@@ -1,0 +1,53 @@
+"""Scores of centered keys: what was coded is k less the mean of its unit, so <q, mean> is missing in all 64 scores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from polykv.fast.cpu._jit import kernel
+from polykv.fast.cpu.attend_query import get_quads, in_integers
+from polykv.fast.cpu.attend_softmax import ROW
+from polykv.fast.cpu.attend_tile_k import QUERY_GROUP, SCALE_AT
+from polykv.fast.cpu.attend_unit import K_DIMS, QUERIES, REC_K
+from polykv.fast.cpu.kv_layout import MEAN_AT, STORED
+from polykv.fast.cpu.simd import get_f32, load_f, load_u16x8, splat_f, store_f, sum_f
+from polykv.fast.cpu.simd_math import add_f, fma, low_half
+
+ZERO = np.float32(0)
+
+
+@kernel()
+def _dot(q: int, mean: int, dims: int) -> Any:
+    """<q, mean> of floats and float16."""
+    total = splat_f(ZERO)
+    for j in range(0, dims, 8):
+        total = fma(load_f(q + 4 * j), low_half(load_u16x8(mean + 2 * j)), total)
+    return sum_f(total)
+
+
+@kernel()
+def _dot_integers(q: int, mean: int, groups: int) -> Any:
+    """<q, mean> of a rounded query (`round_query`) and float16."""
+    total = ZERO
+    for i in range(groups):
+        part, at = splat_f(ZERO), q + QUERY_GROUP * i
+        for j in range(4):
+            part = fma(get_quads(at, j), low_half(load_u16x8(mean + 64 * i + 16 * j)), part)
+        total += sum_f(part) * get_f32(at + SCALE_AT)
+    return total
+
+
+@kernel()
+def add_means(d: Any, geom: Any, s: int, span: Any, count: int) -> None:
+    """Add <q, mean> to the scores at s of `count` rows with the unit that the descriptor d names: one record."""
+    mean = d[REC_K] + geom[MEAN_AT]
+    for i in range(count):
+        q = d[QUERIES] + 4 * d[K_DIMS] * span[0, i]
+        if in_integers(geom):
+            lacking = splat_f(_dot_integers(q, mean, geom[STORED] // 32))
+        else:
+            lacking = splat_f(_dot(q, mean, geom[STORED]))
+        for p in range(s + ROW * i, s + ROW * (i + 1), 32):
+            store_f(p, add_f(load_f(p), lacking))

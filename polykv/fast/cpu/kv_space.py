@@ -1,0 +1,104 @@
+"""Vectors in the space of their codes, where encoders do not bring them there: scalar types in rotated space, and
+centered keys, less the mean of their record (docs/CENTERED.md). The mean is float16, behind the scales.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from polykv.fast.cpu._jit import kernel
+from polykv.fast.cpu.attend_views import floats, octets
+from polykv.fast.cpu.fwht import rotate, rotate_back
+from polykv.fast.cpu.kv_layout import DIM, FAMILY, LLOYD_, MEAN_AT, RECORD, STORED, TABLE, TRELLIS_, TURN
+from polykv.fast.cpu.simd import addr, get_i32, load_f, store_f
+from polykv.fast.cpu.simd_math import clamp_f, half_f, half_i
+
+F16_MAX = np.float32(65504.0)
+# Beyond what a scale can hold, but still far from the largest sum of float32.
+LARGEST = np.float32(1e17)
+
+
+@kernel()
+def turned(geom: Any) -> Any:
+    """Whether vectors are rotated before they come to an encoder: encoders of unit vectors do it themselves."""
+    return geom[TURN] > 0 and geom[FAMILY] != LLOYD_ and geom[FAMILY] != TRELLIS_
+
+
+@kernel()
+def to_codes(x: Any, geom: Any, table: Any, y: Any) -> None:
+    """y [D'] = what an encoder of this layout takes for the vector x [D]."""
+    y[: x.shape[0]] = x
+    y[x.shape[0] :] = 0
+    if turned(geom):
+        for p in range(addr(y), addr(y) + 4 * geom[STORED], 32):
+            store_f(p, clamp_f(load_f(p), LARGEST))
+        rotate(y, geom, table)
+
+
+@kernel()
+def less_means(x: int, geom: Any, table_at: int, data: int, n_kv: int, n: int, blocks: int, out: Any) -> None:
+    """out [n G, D'] = what encoders take for the kv heads x [n, G, D] of n tokens; blocks: address of int32 [n]."""
+    table, dim, mean = floats(table_at, TABLE), geom[DIM], np.zeros(geom[STORED], np.float32)
+    row = np.empty(dim, np.float32)
+    for h in range(n_kv):
+        known = np.int64(-1)
+        for r in range(n):
+            block = np.int64(get_i32(blocks + 4 * r))
+            if geom[MEAN_AT] > 0 and block != known:
+                get_mean(octets(data + (block * n_kv + h) * geom[RECORD], geom[RECORD]), geom, table, mean)
+                known = block
+            given = floats(x + 4 * dim * (r * n_kv + h), dim)
+            for j in range(dim):
+                row[j] = given[j] - mean[j]
+            to_codes(row, geom, table, out[r * n_kv + h])
+
+
+@kernel()
+def put_mean(rec: Any, geom: Any, table: Any, y: Any) -> None:
+    """Store the mean y [D'] of a record uint8 [RECORD], given in true space; y is changed."""
+    if geom[TURN] > 0:
+        rotate(y, geom, table)
+    halves = rec[geom[MEAN_AT] :].view(np.uint16)
+    for j in range(geom[STORED]):
+        halves[j] = np.uint16(half_i(min(max(y[j], -F16_MAX), F16_MAX)))
+
+
+@kernel()
+def stored_mean(rec: Any, geom: Any, y: Any) -> None:
+    """The mean of a record in the space of its codes, y [D']."""
+    halves = rec[geom[MEAN_AT] :].view(np.uint16)
+    for j in range(geom[STORED]):
+        y[j] = half_f(np.int32(halves[j]))
+
+
+@kernel()
+def get_mean(rec: Any, geom: Any, table: Any, y: Any) -> None:
+    """The mean in true space, y [D'] of which the first D are those of the vectors."""
+    stored_mean(rec, geom, y)
+    if geom[TURN] > 0:
+        rotate_back(y, geom, table)
+
+
+@kernel()
+def pack_mean(rec: Any, geom: Any, out: Any) -> None:
+    """Copy the mean to rows [n, bytes] of the packed layout, filled up with zeros."""
+    for i in range(out.shape[0]):
+        for j in range(out.shape[1]):
+            at = i * out.shape[1] + j
+            out[i, j] = rec[geom[MEAN_AT] + at] if at < 2 * _dims(geom) else 0
+
+
+@kernel()
+def unpack_mean(rows: Any, geom: Any, rec: Any) -> None:
+    """Inverse of `pack_mean`."""
+    for at in range(2 * _dims(geom)):
+        rec[geom[MEAN_AT] + at] = rows[at // rows.shape[1], at % rows.shape[1]]
+
+
+@kernel()
+def _dims(geom: Any) -> Any:
+    """Values of a mean in files: head_dim in whole turns; what fills up blocks of 32 is zero."""
+    turn = max(geom[TURN], 1)
+    return -(-geom[DIM] // turn) * turn
