@@ -1,10 +1,13 @@
 """Attention of the cpu backend on stored codes, against our own f16/f16 and against NumPy float32, in one run.
 
     python benchmarks/attention.py [--threads N] [--shapes smollm2,gemma3] [--depths 0,1000,8000] [--seconds 0.2]
+    python benchmarks/attention.py --types q8_0,turbo4,turbo3_tcq      # each as K and as V
+    python benchmarks/attention.py --pairs q8_0/turbo4,turbo4/turbo3
 
-Per shape (one layer), K/V pair and depth: milliseconds for one decode row, for 8 agents that share the cells, and 512
-rows of prefill in 10^9 multiply-adds per second; ratios to f16/f16 and to NumPy (float32 keys and values in memory, one
-matrix product per kv head each way). The last line is one JSON object.
+Per shape (one layer), K/V pair and depth: microseconds to encode a token's K and V, 64 tokens at a time; milliseconds
+for one decode row, for 8 agents that share the cells, and 512 rows of prefill in 10^9 multiply-adds per second; ratios
+to f16/f16 and to NumPy (float32 keys and values in memory, one matrix product per kv head each way). The last line is
+one JSON object.
 """
 
 from __future__ import annotations
@@ -16,16 +19,26 @@ import numpy as np
 
 from polykv.cache.codecs import codec
 from polykv.config import CacheConfig
-from polykv.fast.cpu import attend, team
+from polykv.fast.cpu import attend, kv_append, team
 from polykv.measure.speed import one_sequence, store
 from polykv.measure.timing import seconds
 from polykv.ops import load
-from polykv.types import F32
+from polykv.types import F32, LayerKV, Slots
 
 # heads, kv heads, head_dim
 SHAPES = {"smollm2": (9, 3, 64), "gemma3": (4, 1, 256), "llama8b": (32, 8, 128)}
 PAIRS = ("f16/f16", "q8_0/turbo3", "q8_0/q8_0", "q4_0/q4_0", "turbo3/turbo3")
 BLOCK, AGENTS, PREFILL = CacheConfig.block_size, 8, 512
+# Tokens that are encoded at a time.
+ROWS = 64
+
+
+def append(kv: LayerKV, k: F32, v: F32) -> None:
+    """Write keys and values [T, G, D] to the first cells."""
+    t = np.arange(len(k), dtype=np.int32)
+    slots = Slots(t // BLOCK, t % BLOCK)
+    kv_append(kv.k, k, slots)
+    kv_append(kv.v, v, slots)
 
 
 def dense(q: F32, k: F32, v: F32, scale: float) -> F32:
@@ -38,7 +51,7 @@ def dense(q: F32, k: F32, v: F32, scale: float) -> F32:
     return out
 
 
-def measure(shape: tuple[int, int, int], depth: int, budget: float) -> dict[str, dict[str, float]]:
+def measure(shape: tuple[int, int, int], depth: int, budget: float, pairs: list[str]) -> dict[str, dict[str, float]]:
     """All pairs at one depth: milliseconds and ratios."""
     heads, n_kv, dim = shape
     ops = load("cpu")
@@ -53,13 +66,15 @@ def measure(shape: tuple[int, int, int], depth: int, budget: float) -> dict[str,
     chunk = one_sequence(total, range(depth, total))
     macs = 2 * heads * dim * PREFILL * (depth + PREFILL / 2)
     found: dict[str, dict[str, float]] = {}
-    for pair in PAIRS:
+    for pair in dict.fromkeys(["f16/f16", *pairs]):
         kv = store(ops, *map(codec, pair.split("/")), k, v)
+        encode_us = 1e6 / ROWS * seconds(lambda kv=kv: append(kv, k[:ROWS], v[:ROWS]), budget / 4)
         row_ms = 1e3 * seconds(lambda kv=kv: attend(q[:1], one, kv, scale=scale), budget)
         agents_ms = 1e3 * seconds(lambda kv=kv: attend(q[:AGENTS], many, kv, scale=scale), budget)
         prefill = seconds(lambda kv=kv: attend(q, chunk, kv, scale=scale), budget)
         control = found.get("f16/f16", {"row_ms": row_ms})["row_ms"]
         found[pair] = {
+            "encode_us": round(encode_us, 3),
             "row_ms": round(row_ms, 4),
             "speed_vs_f16": round(control / row_ms, 3),
             "speed_vs_numpy": round(numpy_ms / row_ms, 3),
@@ -77,12 +92,15 @@ def main() -> None:
     parser.add_argument("--shapes", default="smollm2,gemma3")
     parser.add_argument("--depths", default="0,1000,8000")
     parser.add_argument("--seconds", type=float, default=0.2)
+    parser.add_argument("--pairs", default=",".join(PAIRS))
+    parser.add_argument("--types", help="instead of pairs: types that are both K and V")
     args = parser.parse_args()
     team.set_threads(args.threads)
+    pairs = [f"{name}/{name}" for name in args.types.split(",")] if args.types else args.pairs.split(",")
     report: dict[str, object] = {"threads": args.threads}
     for name in args.shapes.split(","):
         for depth in map(int, args.depths.split(",")):
-            found = measure(SHAPES[name], depth, args.seconds)
+            found = measure(SHAPES[name], depth, args.seconds, pairs)
             report[f"{name}/{depth}"] = found
             print(f"\n{name}, depth {depth}")
             print(f"{'K/V':16}" + "".join(f"{column:>18}" for column in next(iter(found.values()))))
