@@ -205,6 +205,7 @@ def test_a_pool_file_without_a_calibration_is_what_it_was(golden: Path, tmp_path
     ours, theirs = (header(p) for p in (tmp_path / "x.pool", golden / "pools" / "llama-q8_0-turbo3-v2.pool"))
     # Codes of upper layers move with the last bits of attention: what they are is not compared here.
     for h in (ours, theirs):
+        del h["__metadata__"]["header_checksum"]
         checksums = json.loads(h["__metadata__"].pop("checksums"))
         h["__metadata__"]["checked"] = sorted(checksums)
     assert ours == theirs and "calibration" not in json.loads(ours["__metadata__"]["identity"])
