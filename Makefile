@@ -33,11 +33,13 @@ run: $(STAMP)-run  ## three agents answer three questions about one document
 	$(BIN)/polykv pull smollm2
 	$(BIN)/polykv ask --kv q8_0/turbo3
 
-# Tests that need gemma3 skip with the reason when it cannot be brought here; nothing else may be missing.
+# Two processes share the tests, most of which keep one core busy. (The tables that the equivalence suite prints need one:
+# `pytest tests/test_equivalence.py`.) Tests that need gemma3 skip with the reason when it cannot be brought here;
+# nothing else may be missing.
 test: lint  ## everything: lint, types, tests, doctests
 	$(BIN)/polykv pull smollm2
 	-$(BIN)/polykv pull gemma3
-	$(BIN)/python -m pytest tests
+	$(BIN)/python -m pytest tests -n 2 --dist worksteal
 	$(BIN)/python -m pytest --doctest-modules polykv
 
 lint: $(STAMP)-dev  ## ruff and mypy
