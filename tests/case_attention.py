@@ -87,8 +87,8 @@ def cases() -> Iterator[Case]:
         yield attend("ragged", RAGGED, tier, (9, 3), 64, window=100)
         yield attend("ragged", RAGGED, tier, (4, 1), 80, window=16, softcap=5.0)
         yield attend("small", SMALL, tier, (4, 4), 128, softcap=30.0)
-        # Scores of thousands: what 16-bit queries (of integer keys) and 16-bit levels (of long tables) leave of a score is
-        # then a hundredth.
+        # Scores of thousands: what 16-bit queries (of integer keys) and 16-bit levels (of long tables) leave of a score
+        # is then a hundredth.
         k = parse_tier(tier).k
         coarse = k.name.split("+")[0] in ("q8_0", "q6_0", "q5_0", "q4_0", "iq4_nl") or len(k.centroids) > 16
         yield attend("large-scores", AGENTS, tier, (9, 3), 64, gain=1000.0, tolerance=5e-3 if coarse else -1.0)
