@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from polykv.memory import PoolMemory
     from polykv.shared_pool import SharedKVPool
 
-DEFAULT_ANSWER = 48
+DEFAULT_ANSWER = 64
 DEFAULT_AGENTS = 3
 # Files that are taken for documents, and what to do with them.
 _NOT_TEXT = {
