@@ -45,12 +45,14 @@ def used(c: Codec, data: np.ndarray) -> np.ndarray:
     return data.reshape(-1, c.block_bytes)[:, : c.group_bytes(128) if c.name.endswith("tcq") else None]
 
 
-@pytest.mark.parametrize("name", VECTORS)
+# Of these there are bytes, but no decoded values.
+BYTES_ONLY = ("q8_0", "q4_0")
+
+
+@pytest.mark.parametrize("name", [name for name in VECTORS if name not in BYTES_ONLY])
 @pytest.mark.parametrize("kind", KINDS)
 def test_golden_decoding(golden: Path, name: str, kind: str) -> None:
     z = np.load(golden / f"formats/{VECTORS[name]}.npz")
-    if f"{name}_decoded_{kind}" not in z:
-        pytest.skip("the vectors of stock types in vectors.npz are bytes only")
     want = z[f"{name}_decoded_{kind}"]
     assert np.array_equal(ref.decode(codec(name), z[f"{name}_{kind}"][: len(want)], 256), want)
 
