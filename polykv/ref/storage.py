@@ -7,6 +7,8 @@ codes, that was subtracted before coding. docs/CENTERED.md says what for.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from polykv.ref import rotation
@@ -23,6 +25,17 @@ def kv_alloc(codec: Codec, n_blocks: int, n_kv: int, head_dim: int, block_size: 
     if codec.centered:
         fields["means"] = np.zeros((n_blocks, n_kv, codec.stored_dim(head_dim)), np.float16)
     return KVArena(codec, n_kv, head_dim, block_size, fields)
+
+
+def kv_grow(arenas: Sequence[KVArena], n_blocks: int) -> None:
+    """Have n_blocks blocks in every arena, with what they hold; new ones are zero."""
+    for arena in arenas:
+        larger = kv_alloc(arena.codec, n_blocks, arena.n_kv, arena.head_dim, arena.block_size)
+        kept = min(n_blocks, arena.n_blocks)
+        for name, a in larger.fields.items():
+            a[:kept] = arena.fields[name][:kept]
+        # The arena object stays, only its arrays are replaced: whoever holds it sees the larger ones.
+        arena.fields.update(larger.fields)
 
 
 def kv_append(arena: KVArena, x: F32, slots: Slots) -> None:
