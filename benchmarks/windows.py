@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from quality import CONTROL, TRUTH, commit, digits
+from quality import TRUTH, commit, digits
 
 from polykv import ops as operations
 from polykv.catalogue import resolve
-from polykv.measure.quality import compare
+from polykv.measure.quality import bytes_per_token, compare, empty_pool
+from polykv.memory import f16_nbytes
 from polykv.model.loader import load_model
 from polykv.text.tokenizer import Tokenizer
 
@@ -69,12 +70,14 @@ def measure(args: argparse.Namespace, done: list[tuple[str, int, str]]) -> Itera
         ids = Tokenizer.from_gguf(model.gguf.metadata).encode(text)
         if len(ids) < args.tokens * args.windows:
             raise SystemExit(f"{args.text} has {len(ids)} tokens, {args.tokens * args.windows} are needed")
+        half = empty_pool(model, "f16", args.tokens, ops)
+        whole, held = bytes_per_token(half), f16_nbytes(half, args.tokens)
         pairs = args.kv or [*(f"{t}/{t}" for t in PLAIN), *MIXED, *STAGED]
         for window in range(args.windows):
             missing = [kv for kv in pairs if (name, window, kv) not in done]
             part = ids[window * args.tokens : (window + 1) * args.tokens]
             for some in (missing[i : i + TOGETHER] for i in range(0, len(missing), TOGETHER)):
-                found = compare(model, part, [CONTROL, *some], ops=ops, truth=TRUTH)
+                found = compare(model, part, some, ops=ops, truth=TRUTH)
                 for kv in some:
                     q = found[kv]
                     yield {
@@ -84,8 +87,8 @@ def measure(args: argparse.Namespace, done: list[tuple[str, int, str]]) -> Itera
                         "tokens": args.tokens,
                         "commit": made,
                         "bytes_per_token": q.bytes_per_token,
-                        "bits": 16 * q.bytes_per_token / found[CONTROL].bytes_per_token,
-                        "bits_held": 16 * q.held / found[CONTROL].held,
+                        "bits": 16 * q.bytes_per_token / whole,
+                        "bits_held": 16 * q.held / held,
                         "kl_mean": q.kl_mean,
                         "kl_p99": q.kl_p99,
                         "same_top": q.same_top,
