@@ -41,8 +41,7 @@ def int8_blocks(x: F32, limit: float) -> tuple[npt.NDArray[np.int8], F32]:
     return codes.astype(np.int8), d
 
 
-def q8_0(x: F32) -> U8:
-    """uint8 [..., 34] of blocks x [..., 32]."""
+def _q8_0(x: F32) -> U8:
     codes, d = int8_blocks(x, limit=F16_MAX)
     return _join(d, codes.view(np.uint8))
 
@@ -132,7 +131,7 @@ def _join(d: F32, *parts: U8) -> U8:
 
 
 _ENCODERS = {
-    Family.Q8_0: q8_0,
+    Family.Q8_0: _q8_0,
     Family.Q6_0: _q6_0,
     Family.Q5_1: _q5_1,
     Family.Q5_0: _q5_0,

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from polykv.ref import quants_legacy, rotation, scalar
+from polykv.ref import quants_legacy, rotation
 from polykv.ref.blocks import flat, split
 from polykv.ref.codec import decode_groups, encode_groups
+from polykv.ref.scalar import F16_MAX, int8_blocks
 from polykv.types import F32, I32, U8, Codec, KVArena, Seals, Slots
 
 
@@ -102,7 +103,9 @@ def _group(arena: KVArena) -> int:
 
 def _put_means(arena: KVArena, blocks: I32, mean: F32) -> None:
     """Store the means [n, n_kv, D'] of blocks."""
-    data = flat(scalar.q8_0(split(np.pad(mean, [(0, 0), (0, 0), (0, -mean.shape[-1] % 32)]), 32)))
+    values = split(np.pad(mean, [(0, 0), (0, 0), (0, -mean.shape[-1] % 32)]), 32)
+    q, d = int8_blocks(values, limit=F16_MAX)
+    data = flat(np.concatenate([d.astype("<f2").view(np.uint8), q.view(np.uint8)], axis=-1))
     arena.fields["means"][blocks, :, : data.shape[-1]] = data
 
 
