@@ -6,6 +6,7 @@ import resource
 import time
 from typing import Any
 
+import numpy as np
 from protocol import Side, serve, tokens
 
 import polykv
@@ -25,6 +26,8 @@ class Worker(Side):
         began = time.perf_counter()
         self.llm = polykv.load(model, ctx=ctx, kv=kv, threads=threads)
         self.runner, self.sequence = self.llm.engine.runner, Sequence(self.llm.cache)
+        # Logits go to the same memory in every step, as those of the engine do.
+        self.logits = np.empty((1, self.runner.vocab), np.float32)
         return {"load_s": time.perf_counter() - began, "weights": self.llm.model.weight_bytes}
 
     def warm(self) -> dict[str, Any]:
@@ -94,7 +97,8 @@ class Worker(Side):
     def _run(self, ids: list[int]) -> None:
         for a in range(0, len(ids), CHUNK):
             last = a + CHUNK >= len(ids)
-            self.runner.step([(self.sequence, ids[a : a + CHUNK])], Logits.LAST if last else Logits.NONE)
+            want, out = (Logits.LAST, self.logits) if last else (Logits.NONE, None)
+            self.runner.step([(self.sequence, ids[a : a + CHUNK])], want, out=out)
 
 
 if __name__ == "__main__":

@@ -109,6 +109,11 @@ class Ops(Protocol):
         """Zeroed arrays for n_blocks blocks in the backend's resident layout."""
         ...
 
+    def kv_grow(self, arenas: Sequence[KVArena], n_blocks: int) -> None:
+        """Have n_blocks blocks in every arena, with what they hold; new ones are zero. The arenas stay the same
+        objects, with other arrays. When it is interrupted, some have grown and some have not: all are whole."""
+        ...
+
     def kv_append(self, arena: KVArena, x: F32, slots: Slots) -> None:
         """Encode x [R, n_kv, D] into the cells `slots`, in groups of `codec.group(D)` values. Where these are the
         groups of the exchange layout, codes equal those of `encode`."""
@@ -227,6 +232,7 @@ AGREEMENT: dict[str, Agreement] = {
     "encode": Agreement.COST,
     "decode": Agreement.ULP,
     "kv_alloc": Agreement.EXACT,
+    "kv_grow": Agreement.EXACT,
     "kv_append": Agreement.COST,
     "kv_read": Agreement.ULP,
     "kv_pack": Agreement.EXACT,

@@ -47,6 +47,7 @@ def cases() -> Iterator[Case]:
         yield kv_append(codec, "normal", 1000, 1, 64)
         yield kv_append(codec, "normal", 1, 1, 256)
         yield kv_alloc(codec, 3, 80)
+        yield kv_grow(codec, 3, 80)
 
 
 def encode(codec: Codec, kind: str, shape: tuple[int, ...]) -> Case:
@@ -98,6 +99,26 @@ def kv_alloc(codec: Codec, n_kv: int, dim: int) -> Case:
         return call
 
     return Case("kv_alloc", f"{codec.name}-{n_kv}x{dim}", prepare, storage=(codec, codec, dim, 64))
+
+
+def kv_grow(codec: Codec, n_kv: int, dim: int) -> Case:
+    """Arenas of two sizes grow, one is grown to what it has, and one is cut."""
+
+    def prepare(ops: Ops) -> Callable[[], Arrays]:
+        arenas = [filled(ops, f"grow{n}", codec, n, n_kv, dim, 64) for n in (1, 3, 5, 7)]
+        kept = list(arenas)
+
+        def call() -> Arrays:
+            ops.kv_grow(arenas, 5)
+            facts = [(a.n_blocks, a is b, a.block_nbytes * 5 - a.nbytes) for a, b in zip(arenas, kept, strict=True)]
+            every = np.arange(5, dtype=np.int32)
+            old = [ops.kv_pack(a, every[:n]) for a, n in zip(arenas, (1, 3, 5, 5), strict=True)]
+            new = [ops.kv_read(a, every[n:]) for a, n in zip(arenas, (1, 3), strict=False)]
+            return np.array(facts), *old, *new
+
+        return call
+
+    return Case("kv_grow", f"{codec.name}-{n_kv}x{dim}", prepare, storage=(codec, codec, dim, 64))
 
 
 def kv_append(codec: Codec, kind: str, n: int, n_kv: int, dim: int) -> Case:

@@ -180,13 +180,8 @@ class KVPool:
             )
         if n_blocks <= have:
             return
-        for arena in self._arenas(group):
-            bigger = self.ops.kv_alloc(arena.codec, n_blocks, arena.n_kv, arena.head_dim, arena.block_size)
-            for name, a in bigger.fields.items():
-                # [:have]: a growth that was interrupted (memory, Ctrl-C) may have enlarged some arenas already.
-                a[:have] = arena.fields[name][:have]
-            # The arena object stays, only its arrays are replaced: whoever holds a LayerKV sees the larger ones.
-            arena.fields.update(bigger.fields)
+        # A growth that was interrupted (memory, Ctrl-C) may have enlarged some arenas already; they lose nothing.
+        self.ops.kv_grow(self._arenas(group), n_blocks)
         self.managers[group].grow(n_blocks)
         self.counters["grown"] += 1
 

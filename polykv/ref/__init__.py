@@ -25,7 +25,7 @@ from polykv.ref.merge import merge
 from polykv.ref.norm import rms_norm
 from polykv.ref.rope import rope
 from polykv.ref.sampling import penalize, sample
-from polykv.ref.storage import kv_alloc, kv_append, kv_pack, kv_read, kv_seal, kv_unpack
+from polykv.ref.storage import kv_alloc, kv_append, kv_grow, kv_pack, kv_read, kv_seal, kv_unpack
 from polykv.ref.weights import dequantize
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "head",
     "kv_alloc",
     "kv_append",
+    "kv_grow",
     "kv_pack",
     "kv_read",
     "kv_seal",

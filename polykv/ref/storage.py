@@ -8,6 +8,8 @@ for.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from polykv.ref import quants_legacy, rotation
@@ -25,6 +27,17 @@ def kv_alloc(codec: Codec, n_blocks: int, n_kv: int, head_dim: int, block_size: 
     if codec.centered:
         fields["means"] = np.zeros((n_blocks, n_kv, codec.mean_bytes(head_dim)), np.uint8)
     return KVArena(codec, n_kv, head_dim, block_size, fields)
+
+
+def kv_grow(arenas: Sequence[KVArena], n_blocks: int) -> None:
+    """Have n_blocks blocks in every arena, with what they hold; new ones are zero."""
+    for arena in arenas:
+        larger = kv_alloc(arena.codec, n_blocks, arena.n_kv, arena.head_dim, arena.block_size)
+        kept = min(n_blocks, arena.n_blocks)
+        for name, a in larger.fields.items():
+            a[:kept] = arena.fields[name][:kept]
+        # The arena object stays, only its arrays are replaced: whoever holds it sees the larger ones.
+        arena.fields.update(larger.fields)
 
 
 def kv_append(arena: KVArena, x: F32, slots: Slots) -> None:

@@ -29,6 +29,13 @@ class PlainOps:
         x = np.full((n_blocks, block_size, n_kv, head_dim), np.nan, np.float32)
         return KVArena(codec, n_kv, head_dim, block_size, {"x": x})
 
+    def kv_grow(self, arenas: list[KVArena], n_blocks: int) -> None:
+        for arena in arenas:
+            larger = self.kv_alloc(arena.codec, n_blocks, arena.n_kv, arena.head_dim, arena.block_size).fields["x"]
+            kept = min(n_blocks, arena.n_blocks)
+            larger[:kept] = arena.fields["x"][:kept]
+            arena.fields["x"] = larger
+
     def kv_append(self, arena: KVArena, x: np.ndarray, slots: Slots) -> None:
         arena.fields["x"][slots.blocks, slots.offsets] = x
 

@@ -8,7 +8,8 @@ from polykv.fast.cpu.encode import decode, encode
 from polykv.fast.cpu.fwht import fwht
 from polykv.fast.cpu.glu import glu
 from polykv.fast.cpu.head import head
-from polykv.fast.cpu.kv import kv_alloc, kv_append, kv_pack, kv_read, kv_unpack
+from polykv.fast.cpu.kv import kv_append, kv_pack, kv_read, kv_unpack
+from polykv.fast.cpu.kv_memory import kv_alloc, kv_grow
 from polykv.fast.cpu.kv_seal import kv_seal
 from polykv.fast.cpu.layers import layers
 from polykv.fast.cpu.limits import supports_kv, supports_weight
@@ -31,6 +32,7 @@ __all__ = [
     "head",
     "kv_alloc",
     "kv_append",
+    "kv_grow",
     "kv_pack",
     "kv_read",
     "kv_seal",

@@ -226,7 +226,7 @@ def partial_states(segments: Segments, heads: int, v: Side) -> F32:
 
 def attention_memory(rows: int, heads: int, k: Side, v: Side) -> int:
     """Bytes of working memory of one worker, a multiple of a cache line."""
-    return int(work_bytes(min(rows, TILE) * heads // k[0].shape[1], k[1], v[1]))
+    return int(work_bytes(min(rows, TILE) * heads // k[0].shape[0], k[1], v[1]))
 
 
 def attend(

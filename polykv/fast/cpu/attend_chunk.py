@@ -22,6 +22,7 @@ from polykv.fast.cpu.attend_job import (
     FOLD,
     K_DATA,
     K_GEOM,
+    K_PITCH,
     LENGTH,
     N_HEADS,
     N_KV,
@@ -32,6 +33,7 @@ from polykv.fast.cpu.attend_job import (
     START,
     V_DATA,
     V_GEOM,
+    V_PITCH,
     WINDOW,
 )
 from polykv.fast.cpu.attend_softmax import NONE
@@ -184,10 +186,10 @@ def fold_chunk(job: Any, chunk: int, g: int, r0: int, r1: int, work: int, then: 
     """
     d = longs(work, FIELDS)
     _empty(d)
-    k_geom, v_geom, heads = longs(job[K_GEOM], GEOM), longs(job[V_GEOM], GEOM), job[N_KV]
-    k = (job[K_DATA] + g * k_geom[RECORD], heads * k_geom[RECORD])
-    v = (job[V_DATA] + g * v_geom[RECORD], heads * v_geom[RECORD])
-    near = (then[0], k[0] + (then[1] - g) * k_geom[RECORD], v[0] + (then[1] - g) * v_geom[RECORD])
+    k_geom, v_geom = longs(job[K_GEOM], GEOM), longs(job[V_GEOM], GEOM)
+    k = (job[K_DATA] + g * job[K_PITCH], k_geom[RECORD])
+    v = (job[V_DATA] + g * job[V_PITCH], v_geom[RECORD])
+    near = (then[0], job[K_DATA] + then[1] * job[K_PITCH], job[V_DATA] + then[1] * job[V_PITCH])
     low, high = chunk * CHUNK, (chunk + 1) * CHUNK
     for s in range(job[N_SEGMENTS]):
         start = _entry(job[START], s)

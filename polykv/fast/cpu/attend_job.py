@@ -10,7 +10,7 @@ from polykv.fast.cpu.kv_layout import GEOM, TABLE
 from polykv.fast.cpu.simd import addr, get_f32
 
 # Addresses and counts of a job. SCALARS points to float32 (scale, softcap). FIRST_CELL: cells at positions before it
-# are not seen. EXACT: a job of the same rows over their exact cells, or 0.
+# are not seen. PITCH: bytes from head to head. EXACT: a job of the same rows over their exact cells, or 0.
 (
     Q,
     OUT,
@@ -26,9 +26,11 @@ from polykv.fast.cpu.simd import addr, get_f32
     K_DATA,
     K_GEOM,
     K_TABLE,
+    K_PITCH,
     V_DATA,
     V_GEOM,
     V_TABLE,
+    V_PITCH,
     SCALARS,
     N_ROWS,
     N_HEADS,
@@ -42,7 +44,7 @@ from polykv.fast.cpu.simd import addr, get_f32
     WORK_BYTES,
     FIRST_CELL,
     EXACT,
-) = range(30)
+) = range(32)
 SIZE = 64
 
 
@@ -54,8 +56,9 @@ def fill(job: Any, q: Any, out: Any, lse: Any, partial: Any, seg: Any, k: Any, v
     job[ROWS], job[ROW_PTR], job[POSITIONS] = addr(seg[4]), addr(seg[5]), addr(seg[6])
     job[K_DATA], job[K_GEOM], job[K_TABLE] = addr(k[0]), addr(k[1]), addr(k[2])
     job[V_DATA], job[V_GEOM], job[V_TABLE] = addr(v[0]), addr(v[1]), addr(v[2])
+    job[K_PITCH], job[V_PITCH] = k[0].strides[0], v[0].strides[0]
     job[SCALARS] = addr(scalars)
-    job[N_ROWS], job[N_HEADS], job[N_DIMS], job[N_KV] = q.shape[0], q.shape[1], q.shape[2], k[0].shape[1]
+    job[N_ROWS], job[N_HEADS], job[N_DIMS], job[N_KV] = q.shape[0], q.shape[1], q.shape[2], k[0].shape[0]
     job[N_CHUNKS], job[N_SEGMENTS] = partial.shape[0], seg[2].shape[0]
 
 

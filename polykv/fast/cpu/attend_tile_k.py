@@ -16,6 +16,7 @@ from typing import Any
 from llvmlite import ir
 
 from polykv.fast.cpu.attend_tile import Int, plus, scalars, starts
+from polykv.fast.cpu.simd import fetch_line
 from polykv.fast.cpu.simd_core import (
     F32,
     F32X8,
@@ -36,7 +37,7 @@ from polykv.fast.cpu.simd_core import (
     write,
 )
 from polykv.fast.cpu.simd_math import multiply_add, widen
-from polykv.fast.cpu.simd_wide import LEVEL, bring_line, dot_pairs
+from polykv.fast.cpu.simd_wide import LEVEL, dot_pairs
 
 IN_BYTES = LEVEL == Level.VNNI
 # A group of 32 dims in a query: 8 quads, high bytes and low ones, or pairs; the start of its sums; its scale.
@@ -83,7 +84,13 @@ def keys_product(rows: int, pieces: int, asks: bool) -> Any:
 
             def ask(n: int, ahead: list[Any] = ahead, share: Any = share) -> None:
                 if asks:
-                    bring_line(b, plus(b, b.add(ahead[n % pieces], share), 64 * (n // pieces)))
+                    fetch_line(b, plus(b, b.add(ahead[n % pieces], share), 64 * (n // pieces)))
+
+            if asks:
+                # The scales of the piece, behind all its codes: 16 bytes a group.
+                tail = b.add(b.mul(groups, I64(32 * QUADS)), b.mul(group.index, I64(16)))
+                for p in ahead:
+                    fetch_line(b, b.add(p, tail))
 
             dots = _dots(b, mine, [b.add(p, start) for p in places], step, ask)
             offset = b.mul(group.index, b.mul(block, I64(2)))

@@ -15,8 +15,9 @@ from polykv.fast.cpu.attend_tile import Int, Sums, plus, scalars, starts
 from polykv.fast.cpu.attend_weights import SPAN, STEP_ROW, WEIGHT_ROW
 from polykv.fast.cpu.kv_layout import PIECE
 from polykv.fast.cpu.lift_levels import LEAST, SLICE, lookup
+from polykv.fast.cpu.simd import fetch_line
 from polykv.fast.cpu.simd_core import F32, I32, I64, Addr, cgutils, const, op, read, spread, types, write
-from polykv.fast.cpu.simd_wide import F32X16, I32X16, as_floats, bring_line, dot_pairs, multiply_add
+from polykv.fast.cpu.simd_wide import F32X16, I32X16, as_floats, dot_pairs, multiply_add
 from polykv.types import UNIT
 
 # Couples of pieces in a unit, and in the tokens of one scale.
@@ -116,13 +117,13 @@ def codes_product(rows: int, dims: int) -> Any:
             for piece in (0, 8):
                 record, token, ahead = (read(b, plus(b, b.add(a, spot), piece), I64) for a in (records, tokens, near))
                 ahead = b.add(ahead, b.mul(at, I64(PIECE)))
-                bring_line(b, ahead)
+                fetch_line(b, ahead)
                 places.append((b.add(b.add(record, b.mul(token, width)), at), ahead))
 
             def step(b: Any, i: Any, odd: int) -> list[Any]:
                 if dims > 2 * LEAST:
                     # The rest of what these pieces are asked for, spread over their steps.
-                    bring_line(b, b.add(places[odd][1], b.mul(plus(b, i, 1), I64(64))))
+                    fetch_line(b, b.add(places[odd][1], b.mul(plus(b, i, 1), I64(64))))
                 row = b.mul(plus(b, b.mul(i, I64(2)), odd), width)
                 return look(b, *[b.add(start, row) for start, _ in places])
 

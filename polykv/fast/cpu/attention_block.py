@@ -14,7 +14,7 @@ import numpy as np
 
 from polykv.fast.cpu._jit import kernel
 from polykv.fast.cpu.attend import attend_phases, cell_jobs
-from polykv.fast.cpu.attend_job import K_DATA, N_ROWS, SCALARS, SIZE, V_DATA, WORK, WORK_BYTES, Q
+from polykv.fast.cpu.attend_job import K_DATA, K_PITCH, N_ROWS, SCALARS, SIZE, V_DATA, V_PITCH, WORK, WORK_BYTES, Q
 from polykv.fast.cpu.attend_views import doubles, floats, longs
 from polykv.fast.cpu.attention_heads import (
     APPEND,
@@ -50,8 +50,9 @@ from polykv.fast.cpu.attention_heads import (
     seal_phase,
 )
 from polykv.fast.cpu.entry import entry, invoke
-from polykv.fast.cpu.kv import append_cells, own
+from polykv.fast.cpu.kv import append_cells
 from polykv.fast.cpu.kv_layout import I64
+from polykv.fast.cpu.kv_memory import heads, own
 from polykv.fast.cpu.kv_seal import seal_unit
 from polykv.fast.cpu.linear import address
 from polykv.fast.cpu.linear_code import code
@@ -137,10 +138,10 @@ def _fill(job: Any, m: Any, k: Any, v: Any, cos: Any, sin: Any, blocks: Any, off
 
 
 @kernel()
-def place(job: Any, h: int, k: int, v: int, weights: Any, memory: int, workers: int) -> None:
-    """Make a job of the step the job of one layer: addresses of h, of the arrays of K and V, of the arrays of weights
-    and of memory."""
-    job[H], job[K_DATA], job[V_DATA] = h, k, v
+def place(job: Any, h: int, k: Any, v: Any, weights: Any, memory: int, workers: int) -> None:
+    """Make a job of the step the job of one layer: addresses of h, of the arrays of K and V with the bytes from head to
+    head, of the arrays of weights and of memory."""
+    job[H], job[K_DATA], job[K_PITCH], job[V_DATA], job[V_PITCH] = h, k[0], k[1], v[0], v[1]
     job[MATS], job[VECTORS], job[SCALARS], job[EPS] = weights[0], weights[1], weights[2], weights[3]
     work = memory + workers * SCRATCH
     job[SCRATCHES], job[WORK], job[ROWS_AT] = memory, work, work + workers * job[WORK_BYTES]
@@ -149,7 +150,8 @@ def place(job: Any, h: int, k: int, v: int, weights: Any, memory: int, workers: 
 @kernel()
 def _place_exact(exact: Any, job: Any, k: Any, v: Any) -> None:
     """The same for the job over exact cells of that layer."""
-    exact[K_DATA], exact[V_DATA], exact[SCALARS], exact[WORK] = addr(k), addr(v), job[SCALARS], job[WORK]
+    exact[K_DATA], exact[K_PITCH], exact[V_DATA], exact[V_PITCH] = addr(k), k.strides[0], addr(v), v.strides[0]
+    exact[SCALARS], exact[WORK] = job[SCALARS], job[WORK]
 
 
 @kernel()
@@ -160,7 +162,7 @@ def _fill_seals(job: Any, blocks: Any, targets: Any, sinks: Any) -> None:
 
 @kernel()
 def _place(job: Any, h: Any, k: Any, v: Any, weights: Any, memory: int, workers: int) -> None:
-    place(job, addr(h), addr(k), addr(v), weights, memory, workers)
+    place(job, addr(h), (addr(k), k.strides[0]), (addr(v), v.strides[0]), weights, memory, workers)
 
 
 def _vectors(w: AttentionWeights) -> list[F32 | None]:
@@ -231,7 +233,7 @@ def step_of(
     jobs = cell_jobs(q, q, lse, segments, kv, window)
     job, exact = jobs.each[0], jobs.each[1] if len(jobs.each) > 1 else None
     _fill(job, m, flat[split[0] : split[1]], flat[split[1] :], *turns, *cells)
-    job[INTERLEAVED], job[APPEND], job[ATTEND] = angles.interleaved, entry(append_cells, 8), entry(attend_phases, 5)
+    job[INTERLEAVED], job[APPEND], job[ATTEND] = angles.interleaved, entry(append_cells, 9), entry(attend_phases, 5)
     job[WORK_BYTES] = size = max(int(j[WORK_BYTES]) for j in jobs.each)
     units = _units(job, slots.seals) if exact is not None and slots.seals is not None else ()
     kept = (jobs, m, flat, turns, cells, units)
@@ -244,7 +246,7 @@ def _units(job: I64, seals: Seals) -> tuple[I32, ...]:
     arrays = tuple(np.ascontiguousarray(a, np.int32) for a in (seals.exact, seals.coded, seals.sinks))
     if len(seals.coded):
         _fill_seals(job, *arrays)
-        job[SEAL] = entry(seal_unit, 9)
+        job[SEAL] = entry(seal_unit, 7)
     return arrays
 
 
@@ -275,7 +277,7 @@ def attention_block(
     with team.lock:
         workers = team.workers
         memory = team.memory(memory_of(step, w.wo.cols, workers))
-        _place(step.job, h, kv.k.fields["data"], kv.v.fields["data"], weights, memory, workers)
+        _place(step.job, h, heads(own(kv.k)), heads(own(kv.v)), weights, memory, workers)
         if step.exact is not None and kv.exact is not None:
-            _place_exact(step.exact, step.job, kv.exact.k.fields["data"], kv.exact.v.fields["data"])
+            _place_exact(step.exact, step.job, heads(own(kv.exact.k)), heads(own(kv.exact.v)))
         team.run(entry(block_phases, 4), step.address)

@@ -92,7 +92,8 @@ def _append(job: Any, cells: Any, side: int, r: int, n: int, x: int) -> None:
     """Rows r .. r + n - 1, which lie at x, to their cells; side: where in the job of these cells the data of K or V are
     named."""
     places = job[SLOT_BLOCKS] + 4 * r, job[SLOT_OFFSETS] + 4 * r
-    invoke(job[APPEND], (x, cells[side + 1], cells[side + 2], cells[side], job[N_KV], n, places[0], places[1]))
+    data, geom, table, pitch = cells[side], cells[side + 1], cells[side + 2], cells[side + 3]
+    invoke(job[APPEND], (x, geom, table, data, pitch, job[N_KV], n, places[0], places[1]))
 
 
 @kernel()
@@ -138,7 +139,8 @@ def seal_phase(job: Any, desk: int, phase: int) -> None:
     i = claim(desk, phase)
     while i < 2 * half:
         at = K_DATA if i < half else V_DATA
-        source, target = (exact[at], exact[at + 1]), (job[at], job[at + 1], job[at + 2])
+        source = exact[at], exact[at + 1], exact[at + 2], exact[at + 3]
+        target = job[at], job[at + 1], job[at + 2], job[at + 3]
         seal_item(job[SEAL], job[APPEND], source, target, seals, i % half)
         i = finish_and_claim(desk, phase)
     wait(desk, phase, 2 * half)

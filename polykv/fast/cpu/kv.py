@@ -1,4 +1,4 @@
-"""Cache storage in the resident layout: allocate, append, read back, convert to and from the packed layout."""
+"""Cache storage in the resident layout: append, read back, convert to and from the packed layout."""
 
 from __future__ import annotations
 
@@ -37,29 +37,32 @@ from polykv.fast.cpu.kv_layout import (
     STORED,
     TRELLIS_,
     CpuArena,
-    layout,
 )
+from polykv.fast.cpu.kv_memory import heads, own
 from polykv.fast.cpu.kv_piece import tile_to_cells
 from polykv.fast.cpu.kv_space import less_means, pack_mean, stored_mean, turned, unpack_mean
 from polykv.fast.cpu.simd import addr, get_i32
-from polykv.types import F32, I32, U8, Codec, KVArena, Slots
+from polykv.types import F32, I32, U8, KVArena, Slots
 
-# One side of a layer as kernels take it: data, geom, table.
+# One side of a layer as kernels take it: data [n_kv, N, RECORD], geom, table.
 Side = tuple[Any, I64, F32]
 
 
 @kernel()
-def append_cells(x: int, geom_at: int, table: int, data: int, n_kv: int, n: int, blocks: int, offsets: int) -> None:
+def append_cells(
+    x: int, geom_at: int, table: int, data: int, pitch: int, n_kv: int, n: int, blocks: int, offsets: int
+) -> None:
     """Encode the kv heads x [n, G, D] of n tokens into cells offsets[r] of blocks[r] (int32).
 
-    Addresses, called by address. Eight tokens in a row go to memory as they are encoded, side by side.
+    Addresses, called by address. pitch: bytes from head to head of the data (`kv_memory`). Eight tokens in a row go to
+    memory as they are encoded, side by side.
     """
     geom = longs(geom_at, GEOM)
     # Where encoders do not take vectors as they are, copies; they are kept by their name.
     copied = geom[MEAN_AT] > 0 or turned(geom)
     copies, dims = np.empty((n * n_kv if copied else 0, geom[STORED]), np.float32), geom[DIM]
     if copied:
-        less_means(x, geom, table, data, n_kv, n, blocks, copies)
+        less_means(x, geom, table, data, pitch, n_kv, n, blocks, copies)
         x, dims = addr(copies), geom[STORED]
     g, width, row = geom[GROUP], 4 * dims, 4 * dims * n_kv
     groups = geom[STORED] // g
@@ -71,7 +74,7 @@ def append_cells(x: int, geom_at: int, table: int, data: int, n_kv: int, n: int,
         rows, together = _run(blocks + 4 * r, offsets + 4 * r, n - r)
         if together and geom[FAMILY] != TRELLIS_:
             for h in range(n_kv):
-                record = data + (np.int64(get_i32(blocks + 4 * r)) * n_kv + h) * geom[RECORD]
+                record = data + np.int64(get_i32(blocks + 4 * r)) * geom[RECORD] + h * pitch
                 for i in range(groups):
                     for lane in range(LANES):
                         point(work, lane, at + row * lane + width * h, i, geom, dims)
@@ -79,7 +82,7 @@ def append_cells(x: int, geom_at: int, table: int, data: int, n_kv: int, n: int,
                     t = np.int64(get_i32(offsets + 4 * r))
                     tile_to_cells(work + TILE, work + SCALES, work + MINIMA, geom, record, t, i)
         else:
-            _scattered(at, dims, geom, table, data, n_kv, rows, blocks + 4 * r, offsets + 4 * r, work)
+            _scattered(at, dims, geom, table, data, pitch, n_kv, rows, blocks + 4 * r, offsets + 4 * r, work)
         r += rows
     # By name: arrays that are only known by their addresses would be freed before this.
     memory[0] = 0
@@ -101,7 +104,17 @@ def _run(blocks: int, offsets: int, n: int) -> Any:
 
 @kernel()
 def _scattered(
-    x: int, dims: int, geom: Any, table: int, data: int, n_kv: int, n: int, blocks: int, offsets: int, work: int
+    x: int,
+    dims: int,
+    geom: Any,
+    table: int,
+    data: int,
+    pitch: int,
+    n_kv: int,
+    n: int,
+    blocks: int,
+    offsets: int,
+    work: int,
 ) -> None:
     """The same for any cells, of vectors of `dims` values: lanes are taken by groups, heads and tokens in turn."""
     g, groups = geom[GROUP], geom[STORED] // geom[GROUP]
@@ -115,14 +128,14 @@ def _scattered(
             vector, i = (first + lane) // groups, (first + lane) % groups
             r, h = vector // n_kv, vector % n_kv
             scale, minimum = lane_codes(work, lane, g, codes)
-            record = data + (np.int64(get_i32(blocks + 4 * r)) * n_kv + h) * geom[RECORD]
+            record = data + np.int64(get_i32(blocks + 4 * r)) * geom[RECORD] + h * pitch
             group_to_cell(codes, scale, minimum, geom, record, np.int64(get_i32(offsets + 4 * r)), i)
 
 
 @kernel()
 def _append(append: int, x: Any, geom: Any, table: Any, data: Any, blocks: Any, offsets: Any) -> None:
-    places = addr(blocks), addr(offsets)
-    invoke(append, (addr(x), addr(geom), addr(table), addr(data), x.shape[1], x.shape[0], places[0], places[1]))
+    cells = addr(data), data.strides[0], x.shape[1], x.shape[0], addr(blocks), addr(offsets)
+    invoke(append, (addr(x), addr(geom), addr(table), *cells))
 
 
 @kernel()
@@ -132,10 +145,10 @@ def _read(geom: Any, table: Any, data: Any, blocks: Any, codes: Any, y: Any, out
         for t in range(out.shape[1]):
             for h in range(out.shape[2]):
                 for k in range(geom[STORED] // g):
-                    scale, minimum = cell_to_group(geom, addr(data[blocks[i], h]), t, k, addr(codes))
+                    scale, minimum = cell_to_group(geom, addr(data[h, blocks[i]]), t, k, addr(codes))
                     decode_group(addr(codes), scale, minimum, geom, addr(table), addr(y) + 4 * g * k)
                 if geom[MEAN_AT] > 0:
-                    stored_mean(data[blocks[i], h], geom, mean)
+                    stored_mean(data[h, blocks[i]], geom, mean)
                     for j in range(geom[STORED]):
                         y[j] += mean[j]
                 if geom[CORE] > 0:
@@ -149,11 +162,11 @@ def _pack(geom: Any, data: Any, blocks: Any, codes: Any, out: Any) -> None:
         for h in range(out.shape[2]):
             for t in range(geom[BLOCK]):
                 for k in range(geom[STORED] // geom[GROUP]):
-                    scale, minimum = cell_to_group(geom, addr(data[blocks[i], h]), t, k, addr(codes))
+                    scale, minimum = cell_to_group(geom, addr(data[h, blocks[i]]), t, k, addr(codes))
                     to = addr(out[i, t, h]) + geom[GROUP_BYTES] * k
                     group_to_bytes(addr(codes), scale, minimum, geom, to)
             if geom[MEAN_AT] > 0:
-                pack_mean(data[blocks[i], h], geom, out[i, geom[BLOCK] :, h])
+                pack_mean(data[h, blocks[i]], geom, out[i, geom[BLOCK] :, h])
 
 
 @kernel()
@@ -164,40 +177,26 @@ def _unpack(geom: Any, packed: Any, data: Any, blocks: Any, codes: Any) -> None:
                 for k in range(geom[STORED] // geom[GROUP]):
                     given = addr(packed[i, t, h]) + geom[GROUP_BYTES] * k
                     scale, minimum = bytes_to_group(given, geom, addr(codes))
-                    group_to_cell(addr(codes), scale, minimum, geom, addr(data[blocks[i], h]), t, k)
+                    group_to_cell(addr(codes), scale, minimum, geom, addr(data[h, blocks[i]]), t, k)
             if geom[MEAN_AT] > 0:
-                unpack_mean(packed[i, geom[BLOCK] :, h], geom, data[blocks[i], h])
-
-
-def own(arena: KVArena) -> CpuArena:
-    """The arena as this backend made it; TypeError for one of another backend."""
-    if not isinstance(arena, CpuArena):
-        raise TypeError("this arena was allocated by another backend")
-    return arena
+                unpack_mean(packed[i, geom[BLOCK] :, h], geom, data[h, blocks[i]])
 
 
 def side(arena: KVArena) -> Side:
     """One side of a layer as kernels take it: data, geom, table."""
     a = own(arena)
-    return a.fields["data"], a.geom, a.table
-
-
-def kv_alloc(codec: Codec, n_blocks: int, n_kv: int, head_dim: int, block_size: int) -> KVArena:
-    """Zeroed storage for n_blocks blocks (a `CpuArena`)."""
-    geom, table = layout(codec, head_dim, block_size)
-    data = np.zeros((n_blocks, n_kv, int(geom[RECORD])), np.uint8)
-    return CpuArena(codec, n_kv, head_dim, block_size, {"data": data}, geom, table)
+    return heads(a), a.geom, a.table
 
 
 def kv_append(arena: KVArena, x: F32, slots: Slots) -> None:
     """Encode x [R, n_kv, D] into the cells `slots`."""
     a = own(arena)
     _append(
-        entry(append_cells, 8),
+        entry(append_cells, 9),
         np.ascontiguousarray(x, np.float32),
         a.geom,
         a.table,
-        a.fields["data"],
+        heads(a),
         np.ascontiguousarray(slots.blocks, np.int32),
         np.ascontiguousarray(slots.offsets, np.int32),
     )
@@ -213,7 +212,7 @@ def kv_read(arena: KVArena, blocks: I32) -> F32:
     a = own(arena)
     out = np.empty((len(blocks), a.block_size, a.n_kv, a.head_dim), np.float32)
     y = np.empty(int(a.geom[STORED]), np.float32)
-    _read(a.geom, a.table, a.fields["data"], np.ascontiguousarray(blocks), _group(a), y, out)
+    _read(a.geom, a.table, heads(a), np.ascontiguousarray(blocks), _group(a), y, out)
     return out
 
 
@@ -222,11 +221,11 @@ def kv_pack(arena: KVArena, blocks: I32) -> U8:
     a = own(arena)
     rows = a.codec.packed_rows(a.head_dim, a.block_size)
     out = np.empty((len(blocks), rows, a.n_kv, a.codec.packed_bytes(a.head_dim)), np.uint8)
-    _pack(a.geom, a.fields["data"], np.ascontiguousarray(blocks), _group(a), out)
+    _pack(a.geom, heads(a), np.ascontiguousarray(blocks), _group(a), out)
     return out
 
 
 def kv_unpack(arena: KVArena, blocks: I32, data: U8) -> None:
     """Store packed data, shaped as `kv_pack` returns it, into whole blocks."""
     a = own(arena)
-    _unpack(a.geom, np.ascontiguousarray(data), a.fields["data"], np.ascontiguousarray(blocks), _group(a))
+    _unpack(a.geom, np.ascontiguousarray(data), heads(a), np.ascontiguousarray(blocks), _group(a))

@@ -41,8 +41,11 @@ def to_codes(x: Any, geom: Any, table: Any, y: Any) -> None:
 
 
 @kernel()
-def less_means(x: int, geom: Any, table_at: int, data: int, n_kv: int, n: int, blocks: int, out: Any) -> None:
-    """out [n G, D'] = what encoders take for the kv heads x [n, G, D] of n tokens; blocks: address of int32 [n]."""
+def less_means(
+    x: int, geom: Any, table_at: int, data: int, pitch: int, n_kv: int, n: int, blocks: int, out: Any
+) -> None:
+    """out [n G, D'] = what encoders take for the kv heads x [n, G, D] of n tokens; blocks: address of int32 [n]; pitch:
+    bytes from head to head of the data."""
     table, dim, mean = floats(table_at, TABLE), geom[DIM], np.zeros(geom[STORED], np.float32)
     row = np.empty(dim, np.float32)
     for h in range(n_kv):
@@ -50,7 +53,7 @@ def less_means(x: int, geom: Any, table_at: int, data: int, n_kv: int, n: int, b
         for r in range(n):
             block = np.int64(get_i32(blocks + 4 * r))
             if geom[MEAN_AT] > 0 and block != known:
-                get_mean(octets(data + (block * n_kv + h) * geom[RECORD], geom[RECORD]), geom, table, mean)
+                get_mean(octets(data + block * geom[RECORD] + h * pitch, geom[RECORD]), geom, table, mean)
                 known = block
             given = floats(x + 4 * dim * (r * n_kv + h), dim)
             for j in range(dim):

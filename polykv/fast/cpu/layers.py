@@ -25,8 +25,8 @@ from polykv.fast.cpu.attend_job import SIZE
 from polykv.fast.cpu.attend_views import longs
 from polykv.fast.cpu.attention_block import attention_block, block_phases, memory_of, place, prepared, step_of
 from polykv.fast.cpu.entry import entry, invoke
-from polykv.fast.cpu.kv import own
 from polykv.fast.cpu.kv_layout import I64
+from polykv.fast.cpu.kv_memory import heads, own
 from polykv.fast.cpu.linear import address
 from polykv.fast.cpu.mlp import MEMORY, N, mlp_block, mlp_phases
 from polykv.fast.cpu.mlp import H as MLP_H
@@ -40,9 +40,10 @@ from polykv.types import F32, Activations, Angles, Layer, Segments, Slots, Stack
 OF_ATTENTION, OF_MLP = 9, 4
 COUNTERS = 2 * LINE * (OF_ATTENTION + OF_MLP)
 # The integers of a job, and what is known of a layer beforehand: addresses of the four arrays of attention's weights,
-# of the MLP's job, of the arenas of K and V, and which of the step's jobs of attention is its own.
+# of the MLP's job, of the arrays of K and V (each followed by the bytes from head to head), and which of the step's
+# jobs of attention is its own.
 COUNT, JOBS, MLPS, ATTENTION, MLP = range(5)
-WEIGHTS, MLP_JOB, K_AT, V_AT, KIND, FACTS = 0, 4, 5, 6, 7, 8
+WEIGHTS, MLP_JOB, K_AT, V_AT, KIND, FACTS = 0, 4, 5, 7, 9, 10
 
 
 @kernel()
@@ -60,7 +61,8 @@ def _assemble(facts: Any, bases: Any, jobs: Any, mlps: Any, h: Any, memory: int,
     """Jobs [layers, SIZE] of the attention blocks, and the addresses [layers] of those of the MLPs, completed."""
     for i in range(facts.shape[0]):
         jobs[i] = longs(bases[facts[i, KIND]], SIZE)
-        place(jobs[i], addr(h), facts[i, K_AT], facts[i, V_AT], facts[i], memory, workers)
+        k, v = (facts[i, K_AT], facts[i, K_AT + 1]), (facts[i, V_AT], facts[i, V_AT + 1])
+        place(jobs[i], addr(h), k, v, facts[i], memory, workers)
         mlps[i] = facts[i, MLP_JOB]
         mlp = longs(mlps[i], MEMORY + 1)
         mlp[MLP_H], mlp[N], mlp[MEMORY] = addr(h), h.shape[0], for_mlp
@@ -123,7 +125,8 @@ def _refresh(plan: _Plan, stack: Stack) -> None:
             data = arena.fields["data"]
             if plan.data[2 * i + side]() is not data:
                 plan.data[2 * i + side] = ref(data)
-                plan.facts[i, K_AT + side] = address(data)
+                at = K_AT + 2 * side
+                plan.facts[i, at : at + 2] = address(heads(own(arena))), data.strides[1]
 
 
 def layers(

@@ -47,7 +47,8 @@ def addr(_: Any, array: Any) -> Any:
 
 
 def fetch_line(b: Any, p: Any) -> None:
-    """Emit a request for the cache line of p."""
+    """Emit a request for the cache line of p, to the second-level cache: requests to the first wait in a shorter queue,
+    and read scattered records two thirds as fast."""
     name = "llvm.prefetch.p0"
     kind = ir.FunctionType(ir.VoidType(), [I8.as_pointer(), I32, I32, I32])
     b.call(cgutils.get_or_insert_function(b.module, kind, name), [at(b, p, I8), I32(0), I32(2), I32(1)])

@@ -13,15 +13,12 @@ from llvmlite import ir
 from polykv.fast.cpu.simd_core import (
     F32,
     F32X8,
-    I8,
     I16,
     I16X16,
     I32,
     I32X8,
     Level,
-    at,
     call,
-    cgutils,
     features,
     level,
 )
@@ -113,10 +110,3 @@ def low_words(b: Any, x: Any, y: Any) -> Any:
 def as_floats(b: Any, x: Any) -> Any:
     """Emit int32 lanes as float32."""
     return b.sitofp(x, F32X16 if x.type.count == 16 else F32X8)
-
-
-def bring_line(b: Any, p: Any) -> None:
-    """Emit a request for the cache line of p, to the first-level cache."""
-    name = "llvm.prefetch.p0"
-    kind = ir.FunctionType(ir.VoidType(), [I8.as_pointer(), I32, I32, I32])
-    b.call(cgutils.get_or_insert_function(b.module, kind, name), [at(b, p, I8), I32(0), I32(3), I32(1)])

@@ -1,0 +1,77 @@
+"""Memory of arenas: head after head, in large pages.
+
+Attention reads one kv head of a chunk of keys at a time. Its records lie one behind the other in the order of block
+ids, [n_kv, N, RECORD], so that what it reads is a stream, which the processor fetches ahead on its own; records of
+other heads in between would break it up (docs/PERFORMANCE.md). `fields["data"]` shows them with the block id first, as
+in every arena; kernels take them as they lie (`heads`).
+
+A step reads the cells of all layers, which in pages of 4 KiB costs a walk through the page table every few records.
+NumPy asks for pages of 2 MiB for arrays of 4 MiB and more, which those of one layer seldom are. So arrays that grow
+together are parts of larger ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from polykv.fast.cpu.kv_layout import RECORD, CpuArena, layout
+from polykv.types import U8, Codec, KVArena
+
+# Bytes from which no more arenas join: a growth holds one or two old arrays more than the new ones, not all.
+ENOUGH = 16 << 20
+
+
+def own(arena: KVArena) -> CpuArena:
+    """The arena as this backend made it; TypeError for one of another backend."""
+    if not isinstance(arena, CpuArena):
+        raise TypeError("this arena was allocated by another backend")
+    return arena
+
+
+def kv_alloc(codec: Codec, n_blocks: int, n_kv: int, head_dim: int, block_size: int) -> KVArena:
+    """Zeroed storage for n_blocks blocks (a `CpuArena`)."""
+    geom, table = layout(codec, head_dim, block_size)
+    shape = n_kv, n_blocks, int(geom[RECORD])
+    data = np.zeros(shape, np.uint8).transpose(1, 0, 2)
+    return CpuArena(codec, n_kv, head_dim, block_size, {"data": data}, geom, table)
+
+
+def kv_grow(arenas: Sequence[KVArena], n_blocks: int) -> None:
+    """Have n_blocks blocks in every arena, with what they hold; new ones are zero."""
+    for batch in _batches([own(a) for a in arenas], n_blocks):
+        memory, at = np.zeros(sum(_size(a, n_blocks) for a in batch), np.uint8), 0
+        for arena in batch:
+            part = memory[at : at + _size(arena, n_blocks)]
+            data = part.reshape(arena.n_kv, n_blocks, int(arena.geom[RECORD])).transpose(1, 0, 2)
+            kept = min(n_blocks, arena.n_blocks)
+            data[:kept] = arena.fields["data"][:kept]
+            # The arena object stays, only its array is replaced: whoever holds it sees the larger one.
+            arena.fields["data"] = data
+            at += len(part)
+
+
+def heads(arena: CpuArena) -> U8:
+    """The records [n_kv, N, RECORD], C-contiguous."""
+    found: U8 = arena.fields["data"].transpose(1, 0, 2)  # type: ignore[assignment]
+    return found
+
+
+def _size(arena: CpuArena, n_blocks: int) -> int:
+    """Bytes of so many blocks."""
+    return arena.n_kv * n_blocks * int(arena.geom[RECORD])
+
+
+def _batches(arenas: list[CpuArena], n_blocks: int) -> Iterator[list[CpuArena]]:
+    """Arenas that share an array."""
+    batch: list[CpuArena] = []
+    size = 0
+    for arena in arenas:
+        batch.append(arena)
+        size += _size(arena, n_blocks)
+        if size >= ENOUGH:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
