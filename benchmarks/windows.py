@@ -101,8 +101,10 @@ def average(cells: list[Cell], model: str, kv: str, key: str) -> float:
 
 
 def rows(cells: list[Cell]) -> dict[str, str]:
-    """Markdown rows by pair, most bits first; every column has the models side by side."""
-    models, pairs = (list(dict.fromkeys(c[key] for c in cells)) for key in ("model", "kv"))
+    """Markdown rows by pair, most bits first, of pairs that have all models and windows; every column has the models
+    side by side, means over windows."""
+    models, pairs, windows = (list(dict.fromkeys(c[key] for c in cells)) for key in ("model", "kv", "window"))
+    pairs = [kv for kv in pairs if sum(c["kv"] == kv for c in cells) == len(models) * len(windows)]
     columns = (("bits", "{:.2f}".format), ("bits_held", "{:.2f}".format), ("kl_mean", digits), ("kl_p99", digits))
     form = (*columns, ("same_top", "{:.1%}".format))
     mean = {(m, kv, key): average(cells, m, kv, key) for m, kv, (key, _) in product(models, pairs, form)}
