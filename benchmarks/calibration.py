@@ -37,6 +37,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])  # type: ignore[union-attr]
     parser.add_argument("--models", default="smollm2,gemma3")
     parser.add_argument("--pairs", default=PAIRS)
+    parser.add_argument("--kv", action="append", help="measure this tier only; may be given several times")
     parser.add_argument("--variants", default=",".join(VARIANTS), help="sets of factors")
     parser.add_argument("--tokens", type=int, default=768, help="length of the excerpt that is scored")
     parser.add_argument("--calibrate", type=Path, help="text for the factors (default: the shipped document)")
@@ -83,7 +84,7 @@ def measure_model(name: str, seen: str, held_out: str, args: argparse.Namespace)
             strict=True,
         )
     )
-    ops, pairs, found = operations.load(args.backend), args.pairs.split(","), {}
+    ops, pairs, found = operations.load(args.backend), args.kv or args.pairs.split(","), {}
     for variant, calibration in factors.items():
         if variant not in args.variants.split(","):
             continue

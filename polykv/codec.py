@@ -68,7 +68,7 @@ class Codec:
     factor on the norm that encoders store; decoders know nothing of it.
     A scalar codec with a `rotation` codes rotated vectors (`q4_0+r`): its scales still belong to `block` values each.
     centered (`turbo4+c`, keys only): what is coded is a vector less the mean of its unit of UNIT positions; means are
-    fp16, in the space of the codes, one per block and head (docs/CENTERED.md).
+    kept as q8_0, in the space of the codes, one per block and head (docs/CENTERED.md).
     Source: shared rotation and tables of the TurboQuant forks (docs/FORMATS.md, data/README.md).
     """
 
@@ -162,8 +162,8 @@ class Codec:
         return self.resident_dim(head_dim) // g * self.group_bytes(g)
 
     def mean_bytes(self, head_dim: int) -> int:
-        """Bytes of the mean of one block and head, if centered."""
-        return 2 * self.stored_dim(head_dim) if self.centered else 0
+        """Bytes of the mean of one block and head, if centered: blocks of q8_0, filled up to whole 16 bytes."""
+        return -(-34 * -(-self.stored_dim(head_dim) // 32) // 16) * 16 if self.centered else 0
 
     def packed_rows(self, head_dim: int, block_size: int) -> int:
         """Rows of packed_bytes of one block and head in the packed layout: its vectors, then its mean, if centered,

@@ -79,15 +79,19 @@ def measure(pool: KVPool, document: Sequence, agents: Iterable[Sequence], kv: st
 
 
 def _cells(sequences: Iterable[Sequence]) -> int:
-    """Cells that hold a token of any of the sequences, of the layers that see furthest back."""
+    """Cells that hold a token of any of the sequences, of the layers that see furthest back. What a sequence has coded
+    is not counted again for being exact as well: sinks, and positions that are recent."""
     filled: dict[tuple[int, int], int] = {}
     for s in sequences:
         coded = max(s.pool.groups, key=lambda g: g.window or math.inf)
-        groups = [coded] if coded.exact < 0 else [coded, s.pool.groups[coded.exact]]
-        for g in groups:
-            for i in g.held(s.length):
-                cell = g.index, int(s.block_tables[g.index].ids[i])
-                filled[cell] = max(filled.get(cell, 0), min(g.size, s.length - i * g.size))
+        units = set(coded.held(s.length))
+        held = [(coded, i) for i in units]
+        if coded.exact >= 0:
+            exact = s.pool.groups[coded.exact]
+            held += [(exact, i) for i in exact.held(s.length) if i * exact.size // coded.size not in units]
+        for g, i in held:
+            cell = g.index, int(s.block_tables[g.index].ids[i])
+            filled[cell] = max(filled.get(cell, 0), min(g.size, s.length - i * g.size))
     return sum(filled.values())
 
 

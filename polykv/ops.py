@@ -129,7 +129,7 @@ class Ops(Protocol):
         ...
 
     def kv_seal(self, codes: KVArena, exact: KVArena, seals: Seals) -> None:
-        """Code the float cells of complete units: one side of a layer whose new cells are exact (docs/CENTERED.md).
+        """Code the exact cells of complete units: one side of a layer whose new cells are exact (docs/CENTERED.md).
 
         For a centered codec the mean of a unit's vectors, its sinks left out, is stored first; `kv_append` codes
         vectors less the mean of the block that they are written to.

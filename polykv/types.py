@@ -135,7 +135,7 @@ class KVArena:
 
 @dataclass(frozen=True, eq=False)
 class LayerKV:
-    """K and V of one layer. exact: float cells of positions that are not coded, or not yet; None = cells are coded as
+    """K and V of one layer. exact: cells of positions that are not coded, or not yet; None = cells are coded as
     they are written (docs/CENTERED.md)."""
 
     k: KVArena

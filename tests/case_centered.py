@@ -11,11 +11,13 @@ from case_kv import filled
 from case_model import GEMMA, LLAMA, STEP, Shape, angles_of, attention_weights
 
 from polykv import ref
-from polykv.cache.codecs import codec, parse_tier
+from polykv.cache.codecs import codec, exact_codecs, parse_tier
 from polykv.ops import Ops
 from polykv.types import I32, UNIT, Activations, Codec, KVArena, LayerKV, Seals, Segment, Segments, Slots
 
 CENTERED = ("turbo3+c", "q8_0+c", "q4_0+r+c", "f16+c", "f32+c", "turbo4+c", "turbo2_tcq+c", "q8_0", "turbo3")
+# What values are coded in, from cells of 8 bits.
+VALUES = ("q8_0", "turbo3")
 TIERS = ("turbo3+c/turbo3", "q8_0+c/q4_0", "q4_0+r+c/q8_0+r", "f32+c/f32", "f16/f16", "turbo4+c/turbo2_tcq")
 # Cells of a block of exact ones.
 SIZE = 8
@@ -26,6 +28,8 @@ def cases() -> Iterator[Case]:
     for name in CENTERED:
         for dim, n_kv in ((64, 3), (256, 1), (80, 2)):
             yield kv_seal(codec(name), n_kv, dim)
+            if name in VALUES:
+                yield kv_seal(codec(name), n_kv, dim, "q8_0")
             yield kv_pack(codec(name), n_kv, dim)
     for tier in TIERS:
         yield attend(tier, (9, 3), 64)
@@ -36,12 +40,12 @@ def cases() -> Iterator[Case]:
             yield attention_block(shape, tier)
 
 
-def kv_seal(c: Codec, n_kv: int, dim: int) -> Case:
+def kv_seal(c: Codec, n_kv: int, dim: int, cells: str = "f16") -> Case:
     """Three units, the first of a sequence with sinks; what was offset stays offset."""
-    name = f"{c.name}-{n_kv}x{dim}"
+    name = f"{c.name}-{n_kv}x{dim}" + ("" if cells == "f16" else f"-from-{cells}")
 
     def prepare(ops: Ops) -> Callable[[], Arrays]:
-        exact, seals = _exact(ops, name, n_kv, dim)
+        exact, seals = _exact(ops, name, n_kv, dim, cells)
         codes = ops.kv_alloc(c, 4, n_kv, dim, UNIT)
 
         def call() -> Arrays:
@@ -52,19 +56,19 @@ def kv_seal(c: Codec, n_kv: int, dim: int) -> Case:
 
     def cost(got: Arrays) -> np.ndarray:
         """Per vector. Means differ in their last bits, which moves the other values of a dim by a little."""
-        exact, seals = _exact(ref, name, n_kv, dim)  # type: ignore[arg-type]
+        exact, seals = _exact(ref, name, n_kv, dim, cells)  # type: ignore[arg-type]
         codes = ref.kv_alloc(c, 3, n_kv, dim, UNIT)
         blocks = np.arange(3, dtype=np.int32)
         ref.kv_unpack(codes, blocks, got[0])
         want = ref.kv_read(exact, seals.exact.reshape(-1)).reshape(3, UNIT, n_kv, dim).astype(np.float64)
         return np.square(ref.kv_read(codes, blocks) - want).sum(axis=-1) + 1e-9
 
-    return Case("kv_seal", name, prepare, cost=cost, tolerance=0.05, storage=(c, codec("f16"), dim, UNIT))
+    return Case("kv_seal", name, prepare, cost=cost, tolerance=0.05, storage=(c, codec(cells), dim, UNIT))
 
 
-def _exact(ops: Ops, name: str, n_kv: int, dim: int) -> tuple[KVArena, Seals]:
+def _exact(ops: Ops, name: str, n_kv: int, dim: int, cells: str = "f16") -> tuple[KVArena, Seals]:
     per, rng = UNIT // SIZE, seeded(name)
-    arena = ops.kv_alloc(codec("f16"), 3 * per + 2, n_kv, dim, SIZE)
+    arena = ops.kv_alloc(codec(cells), 3 * per + 2, n_kv, dim, SIZE)
     ids = rng.permutation(3 * per + 2)[: 3 * per].astype(np.int32)
     x = normal(rng, 3 * UNIT, n_kv, dim) + 5 * normal(rng, n_kv, dim)
     ops.kv_append(arena, x, Slots(np.repeat(ids, SIZE), np.tile(np.arange(SIZE, dtype=np.int32), 3 * per)))
@@ -114,7 +118,8 @@ def _plan(rng: np.random.Generator, start: int, rows: int) -> tuple[Segments, Sl
 
 def _layer(ops: Ops, tier: str, n_coded: int, n_exact: int, n_kv: int, dim: int) -> LayerKV:
     half, pair = codec("f16"), parse_tier(tier)
-    exact = LayerKV(*(filled(ops, s, half, n_exact, n_kv, dim, SIZE) for s in ("ek", "ev")))
+    kinds = zip(("ek", "ev"), exact_codecs(pair), strict=True)
+    exact = LayerKV(*(filled(ops, side, cells, n_exact, n_kv, dim, SIZE) for side, cells in kinds))
     if not pair.k.centered:
         codes = layer(ops, tier, n_coded, n_kv, dim, UNIT)
         return LayerKV(codes.k, codes.v, exact)

@@ -146,6 +146,21 @@ def test_memory_counts_coded_and_exact_cells(name: str) -> None:
         assert plan.nbytes == sum(x.k_nbytes + x.v_nbytes for x in plan.layers) >= memory.total
 
 
+@pytest.mark.parametrize("kv", ["turbo3+c/turbo3,sink=4", "turbo3/turbo3,recent=100", "q8_0/turbo3,sink=9,recent=70"])
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+def test_every_token_is_one_cell(name: str, kv: str) -> None:
+    """Also where it is coded and exact."""
+    llm = tiny_llm(name, kv=kv)
+    with llm.pool("x" * 200) as pool:
+        assert pool.memory().cells == pool._sequence.length > 128
+        agents = [pool.fork() for _ in range(2)]
+        for agent in agents:
+            agent.ask(QUESTIONS[0], max_tokens=70, ignore_eog=True)
+        lengths = [agent.sequence.length for agent in agents]
+        memory = pool.memory()
+        assert memory.separate_cells == sum(lengths) > memory.cells > max(lengths)
+
+
 def test_questions_of_a_pool_equal_separate_answers() -> None:
     options = {"max_tokens": 30, "ignore_eog": True}
     llm, separate = (tiny_llm("gemma3", kv="turbo3+c/turbo3,sink=4", cache_tokens=4096) for _ in range(2))

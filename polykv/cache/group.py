@@ -1,7 +1,7 @@
 """Cache groups: layers that share block ids, and which blocks of a sequence each group holds.
 
 Layers with the same attention window and the same treatment of new cells form a group. Plain tiers code a cell when it
-is written: one group. Tiers with `+c`, `sink=` or `recent=` keep new cells as floats and code them in whole units of
+is written: one group. Tiers with `+c`, `sink=` or `recent=` keep new cells exact and code them in whole units of
 UNIT positions (docs/CENTERED.md): two groups, one of coded units, one of exact cells. What is held follows from the
 length of a sequence alone, so it does not depend on how the sequence came about.
 """
@@ -23,7 +23,7 @@ class Stage(Enum):
 
     WHOLE = "all cells, coded as they are written"
     CODED = "cells of complete units, coded"
-    EXACT = "sinks, and cells of units that are recent or not complete, as floats"
+    EXACT = "sinks, and cells of units that are recent or not complete: K as floats, V in 8 bits"
 
 
 @dataclass(frozen=True)

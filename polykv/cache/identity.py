@@ -11,7 +11,8 @@ import json
 from dataclasses import asdict, dataclass, fields
 
 from polykv.cache.calibration import NONE
-from polykv.config import CacheConfig, ModelConfig
+from polykv.cache.codecs import exact_codecs
+from polykv.config import CacheConfig, ModelConfig, Tier
 from polykv.errors import FormatError, MismatchError
 
 # 1: rotated types padded every head to whole groups of 128 values. 2: packed layout, the codes of memory (FORMATS.md).
@@ -34,9 +35,13 @@ _WORDS: dict[str, tuple[str, bool]] = {
     "tables": ("codec table", True),
     "ropes": ("rope", True),
     "calibration": ("calibration", False),
+    "exact": ("type of exact cells", False),
+    "means": ("type of the means of centered keys", False),
 }
-# Fields that are written only when they say something: files without a calibration stay as they were before it existed.
-_OPTIONAL = {"calibration": NONE}
+# What an earlier polykv kept exact cells and means in.
+_HALF, _HALVES = "f16", "f16/f16"
+# Fields that are written only when they say something: files that have nothing of the kind stay as they were before.
+_OPTIONAL = {"calibration": NONE, "exact": _HALVES, "means": _HALF}
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,8 @@ class Identity:
     """Everything that decides what the bytes of a block mean; tuples have one item per layer.
 
     model: fingerprint of the weights. windows: 0 = full attention. tables: ids of the codebooks of K and V.
-    calibration: `Calibration.identity` of the factors that stored channels are multiplied with.
+    calibration: `Calibration.identity` of the factors that stored channels are multiplied with. exact, means: types of
+    exact cells and of means (docs/CENTERED.md), f16 where there are none.
     """
 
     version: int
@@ -57,6 +63,8 @@ class Identity:
     tables: tuple[str, ...]
     ropes: tuple[str, ...]
     calibration: str = NONE
+    exact: str = _HALVES
+    means: str = _HALF
 
     @staticmethod
     def of(model: ModelConfig, cache: CacheConfig, fingerprint: str) -> Identity:
@@ -71,6 +79,8 @@ class Identity:
             tuple(str(t) for t in cache.tiers),
             tuple(f"{t.k.table_id}/{t.v.table_id}" for t in cache.tiers),
             tuple(_short(layer.rope.identity()) for layer in model.layers),
+            exact=_exact(cache.tiers),
+            means="q8_0" if any(t.k.centered for t in cache.tiers) else _HALF,
         )
 
     def check(self, other: Identity, models: tuple[str, str] | None = None) -> None:
@@ -125,6 +135,11 @@ class Identity:
                 raise FormatError(where, f"identity.{f.name}", "has a text of more than 512 characters")
             values[f.name] = value
         return Identity(**values)  # type: ignore[arg-type]
+
+
+def _exact(tiers: tuple[Tier, ...]) -> str:
+    """Types of exact cells, K/V, of all tiers that have some."""
+    return ",".join(sorted({"/".join(c.name for c in exact_codecs(t)) for t in tiers if t.staged})) or _HALVES
 
 
 def _short(text: str) -> str:

@@ -16,13 +16,13 @@ from weakref import WeakSet
 
 from polykv.cache.blocks import BlockManager
 from polykv.cache.calibration import Calibration
-from polykv.cache.codecs import codec
+from polykv.cache.codecs import exact_codecs
 from polykv.cache.group import Stage, make_groups
 from polykv.cache.identity import Identity
 from polykv.config import CacheConfig, ModelConfig, Tier
 from polykv.errors import CapacityError, ConfigError
 from polykv.ops import Ops
-from polykv.types import F32, I32, UNIT, Codec, Equalizer, Family, KVArena, LayerKV
+from polykv.types import F32, I32, UNIT, Codec, Equalizer, KVArena, LayerKV
 
 if TYPE_CHECKING:
     from polykv.cache.sequence import Sequence
@@ -38,10 +38,7 @@ def layer_kv(ops: Ops, model: ModelConfig, i: int, tier: Tier, block_size: int) 
 
     if not tier.staged:
         return alloc(tier.k, tier.v, block_size)
-    # float32 is the truth that tests compare with: nothing of it may be rounded on its way.
-    truth = tier.k.family == tier.v.family == Family.F32
-    cells = codec("f32" if truth else "f16")
-    return alloc(tier.k, tier.v, UNIT, alloc(cells, cells, block_size))
+    return alloc(tier.k, tier.v, UNIT, alloc(*exact_codecs(tier), block_size))
 
 
 def exact_of(kv: LayerKV) -> LayerKV:

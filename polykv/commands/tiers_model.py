@@ -132,10 +132,8 @@ def _remarks(chosen: list[Codec], scored: int, tokens: int, calibration: str) ->
     """What has to be known about the figures."""
     lines = [f"measured on the last {scored} of {tokens} tokens of one text; others give other numbers"]
     if any(c.centered for c in chosen):
-        lines.append(
-            f"types with +c keep the newest 1 to {UNIT} tokens as floats, which flatters them on a short text;"
-        )
-        lines.append("these floats and those of sinks are not among the bytes per token (docs/CENTERED.md)")
+        lines.append(f"types with +c keep the newest 1 to {UNIT} tokens exact, which flatters them on a short text;")
+        lines.append("these cells and those of sinks are not among the bytes per token (docs/CENTERED.md)")
     if calibration != NONE:
         lines.append(f"with the calibration {calibration}: leave --calibration out to see what it changes")
     return lines

@@ -28,7 +28,7 @@ LADDER = ("q8_0", "f16")
 # Squared error relative to the token's own part of a key. Below ENOUGH a key costs less than values of 3 bits do
 # (docs/RESULTS.md); a type whose error without the bias is larger may have MORE times that.
 ENOUGH, MORE = 1e-3, 2.0
-SAMPLES, POSITIONS, SEED = 64, 4096, 20260607
+UNITS, SEED = 64, 20260607
 
 
 @dataclass(frozen=True)
@@ -126,19 +126,21 @@ def _check(ops: LoadedOps, i: int, w: AttentionWeights, keys: Keys, asked: Tier,
 
 @dataclass(frozen=True, eq=False)
 class Keys:
-    """Sampled keys of one layer [SAMPLES, G, D], with their bias and without."""
+    """Sampled keys of one layer [UNIT, G, D], with their bias and without."""
 
     biased: F32
     plain: F32
 
 
 def sample_keys(ops: LoadedOps, w: AttentionWeights, layer: LayerConfig) -> Keys:
-    """Keys of random inputs at random positions."""
+    """Keys of random inputs at the positions of a unit, somewhere among the first UNITS: rope turns the bias of each
+    by another angle, but not by just any, so types with `+c` have the mean that they would have in a text."""
     rng = np.random.default_rng(SEED)
-    inputs = ops.rms_norm(rng.standard_normal((SAMPLES, w.wk.cols), np.float32), w.norm, w.eps)
+    inputs = ops.rms_norm(rng.standard_normal((UNIT, w.wk.cols), np.float32), w.norm, w.eps)
     plain = ops.linear(inputs, w.wk, activations=Activations.F32)
-    turn = angles(layer.rope, rng.integers(0, POSITIONS, SAMPLES).astype(np.int32))
-    shape = (SAMPLES, w.n_kv, w.head_dim)
+    positions = UNIT * rng.integers(1, UNITS) + np.arange(UNIT)
+    turn = angles(layer.rope, positions.astype(np.int32))
+    shape = (UNIT, w.n_kv, w.head_dim)
     biased = plain if w.k_bias is None else plain + w.k_bias
     return Keys(ops.rope(biased.reshape(shape), turn), ops.rope(plain.reshape(shape), turn))
 
@@ -158,7 +160,6 @@ def _error(ops: LoadedOps, k: Codec, keys: F32, plain: F32) -> float:
     arena = ops.kv_alloc(k, 1, n_kv, head_dim, n)
     cells, block = Slots(np.zeros(n, np.int32), np.arange(n, dtype=np.int32)), np.zeros(1, np.int32)
     if k.centered:
-        # Keys of a unit are neighbours, these are from anywhere: rope has turned their bias, so this is the worst case.
         exact = ops.kv_alloc(codec("f16"), 1, n_kv, head_dim, n)
         ops.kv_append(exact, keys, cells)
         ops.kv_seal(arena, exact, Seals(block[:, None], block, block))

@@ -1,8 +1,9 @@
 """kv_*: where the codes of a cache live.
 
 One array `bytes` uint8 [N, B, G, n]: block, token, kv head, packed bytes of one vector (codec.py); packing is a copy.
-Centered codecs have a second one, `means` float16 [N, G, D']: one vector per block and kv head, in the space of the
-codes, that was subtracted before coding. docs/CENTERED.md says what for.
+Centered codecs have a second one, `means` uint8 [N, G, m]: one vector per block and kv head, in the space of the
+codes, that was subtracted before coding. Its bytes are those of q8_0, filled up with zeros. docs/CENTERED.md says what
+for.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from polykv.ref import rotation
+from polykv.ref import quants_legacy, rotation
+from polykv.ref.blocks import flat, split
 from polykv.ref.codec import decode_groups, encode_groups
-from polykv.ref.scalar import F16_MAX
+from polykv.ref.scalar import F16_MAX, int8_blocks
 from polykv.types import F32, I32, U8, Codec, KVArena, Seals, Slots
 
 
@@ -23,7 +25,7 @@ def kv_alloc(codec: Codec, n_blocks: int, n_kv: int, head_dim: int, block_size: 
         "bytes": np.zeros((n_blocks, block_size, n_kv, codec.packed_bytes(head_dim)), np.uint8)
     }
     if codec.centered:
-        fields["means"] = np.zeros((n_blocks, n_kv, codec.stored_dim(head_dim)), np.float16)
+        fields["means"] = np.zeros((n_blocks, n_kv, codec.mean_bytes(head_dim)), np.uint8)
     return KVArena(codec, n_kv, head_dim, block_size, fields)
 
 
@@ -53,7 +55,7 @@ def kv_seal(codes: KVArena, exact: KVArena, seals: Seals) -> None:
         counted = np.arange(unit) >= seals.sinks[:, None]
         total = np.where(counted[..., None, None], x, np.float32(0)).sum(axis=1, dtype=np.float64)
         mean = total / np.maximum(counted.sum(axis=1), 1)[:, None, None]
-        codes.fields["means"][seals.coded] = np.clip(enter_stored_space(codes, mean), -F16_MAX, F16_MAX)
+        _put_means(codes, seals.coded, enter_stored_space(codes, mean).astype(np.float32))
     cells = Slots(np.repeat(seals.coded, unit), np.tile(np.arange(unit, dtype=np.int32), n))
     kv_append(codes, x.reshape(n * unit, codes.n_kv, codes.head_dim), cells)
 
@@ -70,7 +72,7 @@ def kv_pack(arena: KVArena, blocks: I32) -> U8:
         return data
     rows = arena.codec.packed_rows(arena.head_dim, arena.block_size) - arena.block_size
     means = np.zeros((len(blocks), arena.n_kv, rows * data.shape[-1]), np.uint8)
-    means[..., : arena.codec.mean_bytes(arena.head_dim)] = arena.fields["means"][blocks].view(np.uint8)
+    means[..., : arena.codec.mean_bytes(arena.head_dim)] = arena.fields["means"][blocks]
     means = means.reshape(len(blocks), arena.n_kv, rows, data.shape[-1]).transpose(0, 2, 1, 3)
     return np.concatenate([data, means], axis=1)
 
@@ -80,8 +82,7 @@ def kv_unpack(arena: KVArena, blocks: I32, data: U8) -> None:
     arena.fields["bytes"][blocks] = data[:, : arena.block_size]
     if arena.codec.centered:
         rows = data[:, arena.block_size :].transpose(0, 2, 1, 3).reshape(len(blocks), arena.n_kv, -1)
-        means = np.ascontiguousarray(rows[..., : arena.codec.mean_bytes(arena.head_dim)])
-        arena.fields["means"][blocks] = means.view(np.float16)
+        arena.fields["means"][blocks] = rows[..., : arena.codec.mean_bytes(arena.head_dim)]
 
 
 def read_stored(arena: KVArena, blocks: I32) -> F32:
@@ -113,6 +114,16 @@ def _group(arena: KVArena) -> int:
     return arena.codec.group(arena.head_dim)
 
 
+def _put_means(arena: KVArena, blocks: I32, mean: F32) -> None:
+    """Store the means [n, n_kv, D'] of blocks."""
+    values = split(np.pad(mean, [(0, 0), (0, 0), (0, -mean.shape[-1] % 32)]), 32)
+    q, d = int8_blocks(values, limit=F16_MAX)
+    data = flat(np.concatenate([d.astype("<f2").view(np.uint8), q.view(np.uint8)], axis=-1))
+    arena.fields["means"][blocks, :, : data.shape[-1]] = data
+
+
 def _means(arena: KVArena, blocks: I32) -> F32:
     """Means of blocks, float32 [n, n_kv, D']."""
-    return arena.fields["means"][blocks].astype(np.float32)
+    dim = stored_dim(arena)
+    data: U8 = arena.fields["means"][blocks][..., : 34 * -(-dim // 32)]  # type: ignore[assignment]
+    return flat(quants_legacy.q8_0(split(data, 34)))[..., :dim]

@@ -118,6 +118,18 @@ def test_the_measure_is_the_error_of_the_type() -> None:
         assert error(ops, codec("f16"), keys) < 1e-5 * ratio
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_centered_keys_are_measured_less_their_mean(backend: str) -> None:
+    """As neighbours in a unit, whose mean has the bias; what is left is what rope turns within 64 positions."""
+    model, ops = spiked((0, 2), 8.0), load(backend)
+    for i in (0, 2):
+        keys = sample_keys(ops, model.attention[i], model.config.layers[i])
+        assert error(ops, codec("turbo4+c"), keys) < error(ops, codec("turbo4"), keys) / 20
+    tiers, checks = protect(model, "auto:turbo4+c/turbo3,sink=4", backend)
+    assert tiers == "turbo4+c/turbo3,sink=4" and set(checks) == {0, 1, 2}
+    assert protect(model, "auto:turbo4/turbo3", backend)[0] == "q8_0/turbo3,1=turbo4/turbo3"
+
+
 def test_what_auto_chooses_is_better() -> None:
     """Against float32 keys, the model with spikes."""
     model, ids = spiked((0, 2)), random_ids(60)

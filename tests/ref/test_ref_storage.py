@@ -10,7 +10,8 @@ from polykv import ref
 from polykv.cache.codecs import CODECS, codec
 from polykv.ref.codec import decode_groups, encode_groups
 from polykv.ref.fwht import hadamard
-from polykv.types import Slots
+from polykv.ref.storage import enter_stored_space, leave_stored_space
+from polykv.types import UNIT, Seals, Slots
 
 ALL = [*HEAD_DIMS, 32, 72, 104]
 every = pytest.mark.parametrize(("name", "dim"), [(n, d) for n in CODECS for d in ALL])
@@ -92,3 +93,24 @@ def test_other_cells_keep_their_bytes() -> None:
     assert not np.array_equal(after[1, 31], data[1, 31])
     after[1, 31] = data[1, 31]
     assert np.array_equal(after, data)
+
+
+@pytest.mark.parametrize("dim", (64, 80, 256))
+@pytest.mark.parametrize("name", ("turbo3+c", "q8_0+c", "q4_0+r+c"))
+def test_means_are_q8_0_in_the_space_of_the_codes(name: str, dim: int) -> None:
+    """Sinks are no part of them, and what their rounding leaves is in the codes."""
+    c, whole, q8, unit = codec(name), codec("f32"), codec("q8_0"), np.zeros(1, np.int32)
+    x = normal(seeded(name), UNIT, 2, dim) + 3 * normal(seeded(str(dim)), 2, dim)
+    exact, codes = ref.kv_alloc(whole, 1, 2, dim, UNIT), ref.kv_alloc(c, 1, 2, dim, UNIT)
+    ref.kv_append(exact, x, Slots(np.zeros(UNIT, np.int32), np.arange(UNIT, dtype=np.int32)))
+    ref.kv_seal(codes, exact, Seals(unit[:, None], unit, np.array([5], np.int32)))
+    mean = x[5:].astype(np.float64).mean(axis=0)
+    inside = enter_stored_space(codes, mean).astype(np.float32)
+    want = encode_groups(q8, inside, 32)
+    got = codes.fields["means"][0]
+    assert got.shape[-1] == c.mean_bytes(dim) >= want.shape[-1]
+    assert np.array_equal(got[:, : want.shape[-1]], want) and not got[:, want.shape[-1] :].any()
+    kept = leave_stored_space(codes, decode_groups(q8, want, c.stored_dim(dim), 32))
+    back, plain = ref.kv_alloc(codec(name.removesuffix("+c")), 1, 2, dim, UNIT), np.arange(UNIT, dtype=np.int32)
+    ref.kv_append(back, x - kept.astype(np.float32), Slots(np.zeros(UNIT, np.int32), plain))
+    assert np.allclose(ref.kv_read(codes, unit), ref.kv_read(back, unit) + kept, atol=1e-5)

@@ -17,7 +17,7 @@ from polykv.cache.codecs.tables import SIGNS_ID, signs
 from polykv.cache.codecs.trellis import turbo2_tcq, turbo2_tcq_n, turbo3_tcq, turbo3_tcq_n
 from polykv.config import Tier
 from polykv.errors import ConfigError
-from polykv.types import UNIT, Codec
+from polykv.types import UNIT, Codec, Family
 
 # f32 is for tests and for measuring what compression costs; it is legal but not listed among the tiers to choose.
 _PLAIN = (f32(), f16(), bf16())
@@ -60,6 +60,19 @@ def codec(name: str) -> Codec:
     if "c" in marks:
         found = dataclasses.replace(found, name=f"{found.name}+c", centered=True)
     return found
+
+
+def exact_codecs(tier: Tier) -> tuple[Codec, Codec]:
+    """Types in which cells are kept that are not coded, or not yet, and from which they are coded when their unit is
+    complete (docs/CENTERED.md): K as float16, V in 8 bits, which cost values next to nothing.
+
+    float32 stays float32: it is the truth that tests compare with. Values that will be floats are so from the start.
+
+    >>> [c.name for c in exact_codecs(parse_tier("turbo4+c/turbo3"))], [c.name for c in exact_codecs(parse_tier("f32"))]
+    (['f16', 'q8_0'], ['f32', 'f32'])
+    """
+    kinds = {Family.F32: "f32", Family.F16: "f16", Family.BF16: "f16"}
+    return CODECS[kinds.get(tier.k.family, "f16")], CODECS[kinds.get(tier.v.family, "q8_0")]
 
 
 def parse_tier(text: str) -> Tier:

@@ -11,31 +11,36 @@ from polykv.fast.cpu.attend_query import get_quads, in_integers
 from polykv.fast.cpu.attend_softmax import ROW
 from polykv.fast.cpu.attend_tile_k import QUERY_GROUP, SCALE_AT
 from polykv.fast.cpu.attend_unit import K_DIMS, QUERIES, REC_K
-from polykv.fast.cpu.kv_layout import MEAN_AT, STORED
-from polykv.fast.cpu.simd import get_f32, load_f, load_u16x8, splat_f, store_f, sum_f
-from polykv.fast.cpu.simd_math import add_f, fma, low_half
+from polykv.fast.cpu.kv_layout import MEAN_AT, MEAN_BLOCK, STORED
+from polykv.fast.cpu.simd import get_f32, get_u16, load_f, load_i8x8, splat_f, store_f, sum_f
+from polykv.fast.cpu.simd_math import add_f, fma, half_f, to_f
 
 ZERO = np.float32(0)
 
 
 @kernel()
 def _dot(q: int, mean: int, dims: int) -> Any:
-    """<q, mean> of floats and float16."""
+    """<q, mean> of floats and blocks of q8_0."""
     total = splat_f(ZERO)
-    for j in range(0, dims, 8):
-        total = fma(load_f(q + 4 * j), low_half(load_u16x8(mean + 2 * j)), total)
+    for first in range(0, dims, 32):
+        part = splat_f(ZERO)
+        for j in range(0, min(32, dims - first), 8):
+            part = fma(load_f(q + 4 * (first + j)), to_f(load_i8x8(mean + 2 + j)), part)
+        total = fma(part, splat_f(half_f(get_u16(mean))), total)
+        mean += MEAN_BLOCK
     return sum_f(total)
 
 
 @kernel()
 def _dot_integers(q: int, mean: int, groups: int) -> Any:
-    """<q, mean> of a rounded query (`round_query`) and float16."""
+    """<q, mean> of a rounded query (`round_query`) and blocks of q8_0."""
     total = ZERO
     for i in range(groups):
         part, at = splat_f(ZERO), q + QUERY_GROUP * i
         for j in range(4):
-            part = fma(get_quads(at, j), low_half(load_u16x8(mean + 64 * i + 16 * j)), part)
-        total += sum_f(part) * get_f32(at + SCALE_AT)
+            part = fma(get_quads(at, j), to_f(load_i8x8(mean + 2 + 8 * j)), part)
+        total += sum_f(part) * (get_f32(at + SCALE_AT) * half_f(get_u16(mean)))
+        mean += MEAN_BLOCK
     return total
 
 

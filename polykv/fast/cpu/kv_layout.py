@@ -12,7 +12,8 @@ per side whatever the codec. B tokens of D' stored values (D' = head_dim in whol
     TRELLIS            bits   [B, D'/g, 6 + b g]    the same stream as in files, each group in whole bytes
     scales             [D'/g, B], and then for Q4_1 and Q5_1 the minima [D'/32, B]
 
-Records of centered keys end with their mean, float16 [D'] in the space of the codes; they are blocks of one unit.
+Records of centered keys end with their mean in the space of the codes: blocks of q8_0 [D'/32], a float16 scale and 32
+int8 each, in whole 16 bytes. They are blocks of one unit.
 
 The K side is read with lanes along tokens, the V side with lanes along dims. Types that are usual for K are dims-major
 and those usual for V token-major, which makes the usual pairs free of transposes; the others transpose while lifting.
@@ -55,9 +56,10 @@ PIECE = 8
 # TURN: values that are rotated together; CORE: order of the Paley factor of their Hadamard matrix. 0 = not rotated.
 # BITS: of a code. PREFIX: bits of a trellis state that are older than its symbol.
 # STREAM: bytes of a group of a token-major type, ROW: of a token. WEIGHTED: whether scales go to the softmax weights.
-# MEAN_AT: offset of the mean in a record, 0 = there is none.
+# MEAN_AT: offset of the mean in a record, 0 = there is none. MEAN_BLOCK: bytes of 32 values of it.
 FAMILY, DIM, STORED, GROUP, BLOCK, HIGH_AT, SCALE_AT, MIN_AT, RECORD, GROUP_BYTES, CODES_AT, CORE = range(12)
 BITS, PREFIX, STREAM, ROW, WEIGHTED, TURN, MEAN_AT, GEOM = range(12, 20)
+MEAN_BLOCK = 34
 # The longest rotation group that is not made of blocks of 128, and the largest core of a group's matrix
 # (polykv/hadamard.py). Numbers of this file, because kernels contain them and are kept under a hash of their sources.
 LONGEST, WIDEST = 576, 36
@@ -139,7 +141,7 @@ def _layout(
     # Nothing is read past a record: loads cover pieces of 8 tokens, and the last code has scales behind it.
     record = -(-end // 16) * 16
     mean_at = record if codec.centered else 0
-    record += 2 * stored if codec.centered else 0
+    record += codec.mean_bytes(head_dim)
     turn = (group if codec.unit_norm else codec.turn(head_dim)) if codec.rotated else 0
     geom = np.zeros(GEOM, np.int64)
     geom[[FAMILY, DIM, STORED, GROUP, BLOCK]] = codec.family, head_dim, stored, group, block_size

@@ -33,11 +33,14 @@ def seal_unit(source: int, source_geom: int, blocks: int, target: int, geom_at: 
     geom, given = longs(geom_at, GEOM), longs(source_geom, GEOM)
     dim, size, part = geom[DIM], given[BLOCK], given[GROUP]
     x, codes, ids = np.empty((UNIT, dim), np.float32), np.empty(part, np.int32), ints(blocks, UNIT // size)
+    # Whole groups of exact cells, which may be longer than a vector.
+    row = np.empty(given[STORED], np.float32)
     for t in range(UNIT):
         cell = source + np.int64(ids[t // size]) * given[RECORD]
-        for k in range(dim // part):
-            cell_to_group(given, cell, t % size, k, addr(codes))
-            decode_group(addr(codes), 0, 0, given, table, addr(x[t]) + 4 * part * k)
+        for k in range(given[STORED] // part):
+            scale, minimum = cell_to_group(given, cell, t % size, k, addr(codes))
+            decode_group(addr(codes), scale, minimum, given, table, addr(row) + 4 * part * k)
+        x[t] = row[:dim]
     skip = longs(how, 2)[0]
     if geom[MEAN_AT] > 0:
         mean = np.zeros(geom[STORED], np.float32)

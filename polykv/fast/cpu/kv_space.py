@@ -1,5 +1,5 @@
 """Vectors in the space of their codes, where encoders do not bring them there: scalar types in rotated space, and
-centered keys, less the mean of their record (docs/CENTERED.md). The mean is float16, behind the scales.
+centered keys, less the mean of their record (docs/CENTERED.md). The mean is q8_0, behind the scales.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ import numpy as np
 from polykv.fast.cpu._jit import kernel
 from polykv.fast.cpu.attend_views import floats, octets
 from polykv.fast.cpu.fwht import rotate, rotate_back
-from polykv.fast.cpu.kv_layout import DIM, FAMILY, LLOYD_, MEAN_AT, RECORD, STORED, TABLE, TRELLIS_, TURN
-from polykv.fast.cpu.simd import addr, get_i32, load_f, store_f
+from polykv.fast.cpu.kv_layout import DIM, FAMILY, LLOYD_, MEAN_AT, MEAN_BLOCK, RECORD, STORED, TABLE, TRELLIS_, TURN
+from polykv.fast.cpu.simd import addr, get_i32, get_u8, get_u16, load_f, put_i8, put_i16, store_f
 from polykv.fast.cpu.simd_math import clamp_f, half_f, half_i
 
-F16_MAX = np.float32(65504.0)
+F16_MAX, F127 = np.float32(65504.0), np.float32(127.0)
+# The float below a half: with a half itself, 0.49999997 would round up to 1. Scales below TINY have no float32 inverse.
+HALF, TINY = np.float32(0.5 - 2.0**-25), np.finfo(np.float32).tiny
+ZERO, ONE = np.float32(0), np.float32(1)
 # Beyond what a scale can hold, but still far from the largest sum of float32.
 LARGEST = np.float32(1e17)
 
@@ -63,17 +66,27 @@ def put_mean(rec: Any, geom: Any, table: Any, y: Any) -> None:
     """Store the mean y [D'] of a record uint8 [RECORD], given in true space; y is changed."""
     if geom[TURN] > 0:
         rotate(y, geom, table)
-    halves = rec[geom[MEAN_AT] :].view(np.uint16)
-    for j in range(geom[STORED]):
-        halves[j] = np.uint16(half_i(min(max(y[j], -F16_MAX), F16_MAX)))
+    at = addr(rec) + geom[MEAN_AT]
+    for first in range(0, geom[STORED], 32):
+        part, top = y[first : first + 32], ZERO
+        for j in range(len(part)):
+            top = max(top, abs(part[j]))
+        d = min(top / F127, F16_MAX)
+        inverse = ONE / d if d >= TINY else ZERO
+        put_i16(at, half_i(d))
+        for j in range(32):
+            # Half away from zero, as encoders do.
+            v = min(max(part[j] * inverse, -F127), F127) if j < len(part) else ZERO
+            put_i8(at + 2 + j, np.int32(v + (HALF if v >= ZERO else -HALF)))
+        at += MEAN_BLOCK
 
 
 @kernel()
 def stored_mean(rec: Any, geom: Any, y: Any) -> None:
     """The mean of a record in the space of its codes, y [D']."""
-    halves = rec[geom[MEAN_AT] :].view(np.uint16)
     for j in range(geom[STORED]):
-        y[j] = half_f(np.int32(halves[j]))
+        at = addr(rec) + geom[MEAN_AT] + MEAN_BLOCK * (j // 32)
+        y[j] = np.float32(np.int8(get_u8(at + 2 + j % 32))) * half_f(get_u16(at))
 
 
 @kernel()
@@ -90,18 +103,17 @@ def pack_mean(rec: Any, geom: Any, out: Any) -> None:
     for i in range(out.shape[0]):
         for j in range(out.shape[1]):
             at = i * out.shape[1] + j
-            out[i, j] = rec[geom[MEAN_AT] + at] if at < 2 * _dims(geom) else 0
+            out[i, j] = rec[geom[MEAN_AT] + at] if at < _size(geom) else 0
 
 
 @kernel()
 def unpack_mean(rows: Any, geom: Any, rec: Any) -> None:
     """Inverse of `pack_mean`."""
-    for at in range(2 * _dims(geom)):
+    for at in range(_size(geom)):
         rec[geom[MEAN_AT] + at] = rows[at // rows.shape[1], at % rows.shape[1]]
 
 
 @kernel()
-def _dims(geom: Any) -> Any:
-    """Values of a mean in files: head_dim in whole turns; what fills up blocks of 32 is zero."""
-    turn = max(geom[TURN], 1)
-    return -(-geom[DIM] // turn) * turn
+def _size(geom: Any) -> Any:
+    """Bytes of a mean without what fills it up."""
+    return -(-geom[STORED] // 32) * MEAN_BLOCK
