@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import gc
 import weakref
+from functools import partial
 
 import numpy as np
 import pytest
 from case_attention import Plan, Seq
 from case_base import normal, seeded
 from case_model import GEMMA, angles_of, stack_of
+from interrupts import interrupt_at
 
-from polykv.fast.cpu import attention_block, kv_alloc, kv_pack, layers, mlp_block
+from polykv.fast.cpu import attention_block, kv_alloc, kv_grow, kv_pack, layers, mlp_block
 from polykv.fast.cpu.layers import _PLANS
 from polykv.fast.cpu.team import set_threads, threads
 from polykv.ops import load
@@ -90,6 +92,34 @@ def test_sees_arenas_that_have_grown() -> None:
     gc.collect()
     assert all(r() is None for r in old)
     assert np.array_equal(large.together(ours, Activations.Q8), large.one_by_one(theirs, Activations.Q8))
+
+
+def test_sees_arenas_that_have_grown_after_ctrl_c_at_any_line() -> None:
+    plan, ops = PLANS[0], load("cpu")
+    small, large = Step(plan, "a"), Step(Plan((Seq(700, 2),)), "b")
+
+    def grown() -> tuple[Stack, list[np.ndarray]]:
+        """A stack that was in use before, and its old arrays, empty; they are kept, so that a step that still goes
+        there is wrong and does not crash."""
+        stack = stack_of(ops, small.n_blocks, plan.size, TIERS)
+        small.together(stack, Activations.Q8)
+        old = [arena.fields["data"] for layer in stack.layers for arena in (layer.kv.k, layer.kv.v)]
+        for data in old:
+            data[:] = 0
+        for layer in stack.layers:
+            kv_grow([layer.kv.k, layer.kv.v], large.n_blocks[layer.group])
+        return stack, old
+
+    want, n = large.one_by_one(grown()[0], Activations.Q8), 0
+    while True:
+        stack, old = grown()
+        if not interrupt_at(n, partial(large.together, stack, Activations.Q8), ("/fast/cpu/layers.py",)):
+            break
+        got = large.together(stack, Activations.Q8)
+        assert not any(data.any() for data in old), n
+        assert np.array_equal(got, want), n
+        n += 1
+    assert n > 4 * len(stack.layers)
 
 
 def test_forgets_stacks_that_are_gone() -> None:

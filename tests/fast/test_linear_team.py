@@ -117,3 +117,28 @@ def test_an_interrupt_at_any_line_leaves_the_team_usable():
         assert not team.TEAM.lock.locked(), n
     assert 10 < n < 199
     np.testing.assert_array_equal(linear(x, w, activations=Activations.F32), want)
+
+
+@numba.njit(nogil=True)
+def where(job: int, desk: int, worker: int, workers: int) -> None:
+    """Say where the counters are."""
+    put_i64(job, desk)
+
+
+def test_an_interrupt_while_counters_grow_leaves_no_job_with_the_old_ones() -> None:
+    found, code = np.zeros(1, np.int64), entry(where, 4)
+
+    def counted(t: team.Team, phases: int) -> int:
+        t.run(code, address(found), phases)
+        return int(found[0])
+
+    for n in range(100):
+        t = team.Team()
+        t.workers = 1
+        first = counted(t, PHASES)
+        # Kept, so that nothing else can come to lie there.
+        old = vars(t).copy()
+        if not interrupt_at(n, lambda t=t: counted(t, 1000), ("/fast/cpu/team.py",)):
+            break
+        assert counted(t, 1000) != first, n
+    assert old and 3 < n < 99

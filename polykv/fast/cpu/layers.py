@@ -124,9 +124,10 @@ def _refresh(plan: _Plan, stack: Stack) -> None:
         for side, arena in enumerate((layer.kv.k, layer.kv.v)):
             data = arena.fields["data"]
             if plan.data[2 * i + side]() is not data:
-                plan.data[2 * i + side] = ref(data)
                 at = K_AT + 2 * side
                 plan.facts[i, at : at + 2] = address(heads(own(arena))), data.strides[1]
+                # Last: after Ctrl-C between these lines the next step takes the address again.
+                plan.data[2 * i + side] = ref(data)
 
 
 def layers(

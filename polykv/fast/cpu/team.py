@@ -108,18 +108,16 @@ class Team:
     def forget(self) -> None:
         """Begin without threads."""
         self.lock = threading.Lock()
-        self._counters, self._mailbox = _aligned(2 * LINE * PHASES), _aligned(MAILBOX)
+        self._counters, self._mailbox = _addressed(2 * LINE * PHASES), _addressed(MAILBOX)
         self._seats: list[Seat] = []
-        self.desk = int(self._counters.ctypes.data)
-        self.mail = int(self._mailbox.ctypes.data)
 
     def run(self, body: int, argument: int, phases: int = PHASES) -> None:
         """Run body(argument, desk, worker, workers), a kernel given by its `entry`, in the workers; the caller holds
         `lock`."""
-        if 2 * LINE * phases > self._counters.nbytes:
-            self._counters = _aligned(2 * LINE * phases)
-            self.desk = int(self._counters.ctypes.data)
-        self._counters[: 2 * LINE * phases] = 0
+        if 2 * LINE * phases > self._counters[0].nbytes:
+            self._counters = _addressed(2 * LINE * phases)
+        counters, desk = self._counters
+        counters[: 2 * LINE * phases] = 0
         for i in range(self.workers - 1):
             if i == len(self._seats):
                 self._seats.append(Seat())
@@ -128,12 +126,13 @@ class Team:
                 self._hire(i, seat)
             elif seat.asleep and seat.bell.locked():
                 seat.bell.release()
-        lead(self.mail, body, argument, self.workers, self.desk)
+        lead(self._mailbox[1], body, argument, self.workers, desk)
 
     def _hire(self, i: int, seat: Seat) -> None:
         # Compiled (or read from the cache) here: the compiler is for one thread at a time.
-        serve(self.mail, 0, 0)
-        threading.Thread(target=self._sit, args=(i, seat, self.mail), name=f"polykv-{i + 1}", daemon=True).start()
+        mail = self._mailbox[1]
+        serve(mail, 0, 0)
+        threading.Thread(target=self._sit, args=(i, seat, mail), name=f"polykv-{i + 1}", daemon=True).start()
 
     def _sit(self, i: int, seat: Seat, mail: int) -> None:
         """What a worker thread does all its life."""
