@@ -18,7 +18,7 @@ PAIRS = (
     *("turbo4/turbo2", "turbo2/turbo4", "turbo3_tcq/turbo2_tcq", "turbo2_tcq/turbo3_tcq"),
 )
 # Types whose keys are multiplied as integers.
-INTEGERS = ("q8_0", "q6_0", "q5_0", "q4_0", "iq4_nl")
+INTEGERS = ("q8_0", "q6_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 # Types whose levels are read as 16-bit integers.
 LONG = {"turbo8", "turbo3_tcq", "turbo2_tcq"}
 # rows, heads, kv heads, head_dim, tokens, block, window, softcap

@@ -71,14 +71,15 @@ FORWARD = SIGNS2 + LONGEST
 BACKWARD = FORWARD + WIDEST**2
 ALPHA = BACKWARD + WIDEST**2
 TRELLIS = ALPHA + 8
-# Of tables of more than 16 levels, which attention reads rounded: the rounded levels, what 1 of 32767 is worth, and the
-# levels as int16, in planes of 512 low and 512 high bytes (`lift_words`).
+# Of tables of more than 16 levels, which attention reads rounded: the rounded levels, what 1 of 32639 is worth, and the
+# levels as int16, in planes of 512 low and 512 high bytes (`lift_words`), and the high bytes that go with low ones that
+# have a sign (`lift_planes`).
 ROUNDED = TRELLIS + PARTS * 512
 WORTH, PLANES = ROUNDED + 512, ROUNDED + 513
 # Of three-bit levels, which attention reads as integers (`_fitted`), what 1 is worth is at WORTH, too. Then the inverse
 # of what the weights that they meet may sum up to (`attend_weights`), and the integers, as int16, four times the 8, and
 # as int32, in the lower and in the upper halves.
-SHARE, LOOKUP = PLANES + 256, PLANES + 257
+SHARE, LOOKUP = PLANES + 384, PLANES + 385
 LOOKUP_LOW, TABLE = LOOKUP + 16, LOOKUP + 32
 # The largest three-bit level as an integer.
 TOP = 4095
@@ -175,8 +176,8 @@ def _table(codec: Codec, group: int, turn: int) -> F32:
         if len(codec.centroids) > 16:
             whole, table[WORTH] = _rounded(levels)
             table[ROUNDED : ROUNDED + len(levels)] = whole * table[WORTH]
-            planes = table[PLANES : PLANES + 256].view(np.uint8).reshape(2, 512)
-            planes[:, : len(levels)] = whole.astype("<i2").view(np.uint8).reshape(-1, 2).T
+            planes, words = table[PLANES : PLANES + 384].view(np.uint8).reshape(3, 512), whole.astype(np.int32)
+            planes[:, : len(levels)] = [words & 255, words >> 8 & 255, words + 128 >> 8 & 255]
     if turn:
         m = core_order(turn)
         table[SIGNS1 : SIGNS1 + turn], table[SIGNS2 : SIGNS2 + turn] = codec.signs(turn)
@@ -195,8 +196,8 @@ def _table(codec: Codec, group: int, turn: int) -> F32:
 
 
 def _rounded(levels: F32) -> tuple[F32, np.float32]:
-    """Levels as integers, the largest 32767, and what 1 of it is worth."""
-    worth = np.float32(np.abs(levels).max() / 32767)
+    """Levels as integers, the largest 32639 (two bytes with a sign each), and what 1 of it is worth."""
+    worth = np.float32(np.abs(levels).max() / 32639)
     return np.rint(levels / worth).astype(np.float32), worth
 
 

@@ -24,8 +24,9 @@ from polykv.fast.cpu.kv_layout import (
 )
 from polykv.fast.cpu.lift_simd import pick16
 from polykv.fast.cpu.simd import load_f, load_i, load_u8x8, load_u16x8, splat_f, store_f
-from polykv.fast.cpu.simd_core import F32X8, I8, I32X8, I64, Addr, Floats, const, op, read, types, write
+from polykv.fast.cpu.simd_core import F32X8, I8, I16, I32X8, I64, Addr, Floats, const, op, read, types, write
 from polykv.fast.cpu.simd_math import bits_f, field, low_half, multiply_add, shl, signed_byte, to_f
+from polykv.fast.cpu.simd_wide import I32X16, joined, lanes
 
 # Dims of a panel, and bytes of one of its rows.
 WIDTH, STEP = 16, 64
@@ -59,6 +60,23 @@ def _columns(extra: int, half: int) -> Any:
 four_bits, five_bits, six_bits = (_columns(extra, 0) for extra in range(3))
 four_bits_more, five_bits_more, six_bits_more = (_columns(extra, 1) for extra in range(3))
 ONE = np.float32(1)
+
+
+@op(types.void, Addr, types.int64, Addr)
+def upper_lines(b: Any, p: Any, step: Any, out: Any) -> None:
+    """Rows of 8 words `step` bytes apart at p, the upper halves of floats, to 8 rows of 16 floats at `out`: 16 dims of
+    8 tokens. They are turned while they are words, in half of the vectors that floats take."""
+    rows = [read(b, b.add(p, b.mul(step, I64(j))), ir.VectorType(I16, 8)) for j in range(WIDTH)]
+    while len(rows) > 4:
+        rows = [joined(b, x, y) for x, y in zip(rows[::2], rows[1::2], strict=True)]
+    # Of 8 dims each: four tokens.
+    order = [[8 * j + t for t in range(start, start + 4) for j in range(8)] for start in (0, 4)]
+    turned = [[lanes(b, x, y, four) for four in order] for x, y in (rows[:2], rows[2:])]
+    for t in range(8):
+        both = [half[t // 4] for half in turned]
+        words = lanes(b, *both, [8 * (t % 4) + 32 * half + j for half in (0, 1) for j in range(8)])
+        wide = b.shl(b.zext(words, I32X16), const(I32X16, 16))
+        write(b, b.add(out, I64(STEP * t)), wide)
 
 
 @kernel()
