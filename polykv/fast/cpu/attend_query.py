@@ -23,13 +23,7 @@ from polykv.fast.cpu.kv_layout import (
     DIM,
     FAMILY,
     GROUP,
-    IQ4_NL_,
-    Q4_0_,
-    Q4_1_,
-    Q5_0_,
-    Q5_1_,
-    Q6_0_,
-    Q8_0_,
+    SCALAR,
     STORED,
     WORTH,
 )
@@ -75,7 +69,7 @@ ONE, ZERO, BYTE = np.float32(1), np.float32(0), np.float32(256)
 @kernel()
 def in_integers(geom: Any) -> Any:
     """Whether scores with keys of this layout are integer products."""
-    return in_planes(geom) or geom[FAMILY] in (Q8_0_, Q6_0_, Q5_1_, Q5_0_, Q4_1_, Q4_0_, IQ4_NL_)
+    return in_planes(geom) or geom[FAMILY] in SCALAR
 
 
 @kernel()

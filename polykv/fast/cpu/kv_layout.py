@@ -44,6 +44,8 @@ F32_, F16_, BF16_ = int(Family.F32), int(Family.F16), int(Family.BF16)
 Q8_0_, Q6_0_, Q5_1_, Q5_0_ = int(Family.Q8_0), int(Family.Q6_0), int(Family.Q5_1), int(Family.Q5_0)
 Q4_1_, Q4_0_, IQ4_NL_ = int(Family.Q4_1), int(Family.Q4_0), int(Family.IQ4_NL)
 LLOYD_, TRELLIS_ = int(Family.LLOYD_MAX), int(Family.TRELLIS)
+# Types whose codes are integers with a scale to 32 dims.
+SCALAR = (Q8_0_, Q6_0_, Q5_1_, Q5_0_, Q4_1_, Q4_0_, IQ4_NL_)
 RANGED = (Family.Q4_1, Family.Q5_1)
 LLOYD_BITS, TRELLIS_BITS = (2, 3, 4, 8), (2, 3)
 PLAIN = (Family.F32, Family.F16, Family.BF16)
@@ -76,9 +78,9 @@ TRELLIS = ALPHA + 8
 # have a sign (`lift_planes`).
 ROUNDED = TRELLIS + PARTS * 512
 WORTH, PLANES = ROUNDED + 512, ROUNDED + 513
-# Of three-bit levels, which attention reads as integers (`_fitted`), what 1 is worth is at WORTH, too. Then the inverse
-# of what the weights that they meet may sum up to (`attend_weights`), and the integers, as int16, four times the 8, and
-# as int32, in the lower and in the upper halves.
+# Of three-bit levels, which attention reads as integers (`_fitted`), what 1 is worth is at WORTH, too. Then, of these
+# and of scalar types, the inverse of what the weights that they meet may sum up to (`attend_weights`); and levels as
+# int16, four times the 8, and as int32, in the lower and in the upper halves.
 SHARE, LOOKUP = PLANES + 384, PLANES + 385
 LOOKUP_LOW, TABLE = LOOKUP + 16, LOOKUP + 32
 # The largest three-bit level as an integer.
@@ -178,6 +180,8 @@ def _table(codec: Codec, group: int, turn: int) -> F32:
             table[ROUNDED : ROUNDED + len(levels)] = whole * table[WORTH]
             planes, words = table[PLANES : PLANES + 384].view(np.uint8).reshape(3, 512), whole.astype(np.int32)
             planes[:, : len(levels)] = [words & 255, words >> 8 & 255, words + 128 >> 8 & 255]
+    if codec.family in SCALAR:
+        table[WORTH], table[SHARE] = 1, 1 / (2**31 // 128 - 64)
     if turn:
         m = core_order(turn)
         table[SIGNS1 : SIGNS1 + turn], table[SIGNS2 : SIGNS2 + turn] = codec.signs(turn)

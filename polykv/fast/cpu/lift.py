@@ -4,8 +4,8 @@
               Plain and rotated types: float32 [D', 16], scales included. Scalar types are multiplied as integers and
               need none (`lift_quads`), nor do those with long tables (`lift_planes`).
     V panel   float32 [n, 16], 16 dims side by side, so that outputs are weights x panel; without scales, which belong
-              to tokens and so go to the weights (`attend_values`), but for types with minima. Three-bit levels of
-              many rows become integers (`lift_levels`).
+              to tokens and so go to the weights (`attend_values`). Three-bit levels of many rows become integers
+              (`lift_levels`), and scalar types always (`lift_pairs`).
 
 A panel is 2 to 32 KiB and is used while it is in the L1 cache; its values are exactly the stored ones (rotated space
 for rotated codecs). Eight tokens at a time, wherever their record is: panels, and so the sums over them, know nothing
@@ -51,8 +51,8 @@ def lift_k(rec: int, t: int, rec8: int, t8: int, geom: Any, table: int, dims: in
         _squares(rec8, t8, geom, table, dims, panel + 32)
         return
     for d in range(0, dims, WIDTH):
-        columns16(rec, t, geom, table, d, panel + d * STEP)
-        columns16(rec8, t8, geom, table, d, panel + d * STEP + 32)
+        columns16(rec, t, geom, d, panel + d * STEP)
+        columns16(rec8, t8, geom, d, panel + d * STEP + 32)
 
 
 @kernel()
@@ -79,8 +79,8 @@ def lift_v(rec: int, first: int, pieces: int, geom: Any, table: int, dim: int, p
             panel += PIECE * STEP
         return
     for i in range(0, 8 * pieces, 16):
-        columns16(get_i64(rec + i), get_i64(first + i), geom, table, dim, square)
-        columns16(get_i64(rec + i + 8), get_i64(first + i + 8), geom, table, dim, square + 32)
+        columns16(get_i64(rec + i), get_i64(first + i), geom, dim, square)
+        columns16(get_i64(rec + i + 8), get_i64(first + i + 8), geom, dim, square + 32)
         for half in range(2):
             transpose8(square + 32 * half, STEP, panel, STEP)
             transpose8(square + 32 * half + 8 * STEP, STEP, panel + 32, STEP)
