@@ -1,13 +1,17 @@
 """Attention of the cpu backend on stored codes, against our own f16/f16 and against NumPy float32, in one run.
 
     python benchmarks/attention.py [--threads N] [--shapes smollm2,gemma3] [--depths 0,1000,8000] [--seconds 0.2]
+        [--layers 1]
     python benchmarks/attention.py --types q8_0,turbo4,turbo3_tcq      # each as K and as V
     python benchmarks/attention.py --pairs q8_0/turbo4,turbo4/turbo3
+    python benchmarks/attention.py --layers 30                         # one layer after the other, as a model has them
 
 Per shape (one layer), K/V pair and depth: microseconds to encode a token's K and V, 64 tokens at a time; milliseconds
 for one decode row, for 8 agents that share the cells, and 512 rows of prefill in 10^9 multiply-adds per second; ratios
-to f16/f16 and to NumPy (float32 keys and values in memory, one matrix product per kv head each way). The last line is
-one JSON object.
+to f16/f16 and to NumPy (float32 keys and values in memory, one matrix product per kv head each way). One layer that is
+read again and again may stay in the cache of the processor; those of a model do not, and are read from memory: times
+are then means of so many layers (prefill, which computes rather than reads, still takes one). The last line is one JSON
+object.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from polykv.fast.cpu import attend, kv_append, team
 from polykv.measure.speed import one_sequence, store
 from polykv.measure.timing import seconds
 from polykv.ops import load
-from polykv.types import F32, LayerKV, Slots
+from polykv.types import F32, LayerKV, Segments, Slots
 
 # heads, kv heads, head_dim
 SHAPES = {"smollm2": (9, 3, 64), "gemma3": (4, 1, 256), "llama8b": (32, 8, 128)}
@@ -51,8 +55,16 @@ def dense(q: F32, k: F32, v: F32, scale: float) -> F32:
     return out
 
 
-def measure(shape: tuple[int, int, int], depth: int, budget: float, pairs: list[str]) -> dict[str, dict[str, float]]:
-    """All pairs at one depth: milliseconds and ratios."""
+def attend_all(q: F32, segments: Segments, layers: list[LayerKV], scale: float) -> None:
+    """The same rows in one layer after the other."""
+    for kv in layers:
+        attend(q, segments, kv, scale=scale)
+
+
+def measure(
+    shape: tuple[int, int, int], depth: int, budget: float, pairs: list[str], layers: int
+) -> dict[str, dict[str, float]]:
+    """All pairs at one depth: milliseconds a layer and ratios."""
     heads, n_kv, dim = shape
     ops = load("cpu")
     rng, total = np.random.default_rng(0), depth + PREFILL
@@ -67,10 +79,11 @@ def measure(shape: tuple[int, int, int], depth: int, budget: float, pairs: list[
     macs = 2 * heads * dim * PREFILL * (depth + PREFILL / 2)
     found: dict[str, dict[str, float]] = {}
     for pair in dict.fromkeys(["f16/f16", *pairs]):
-        kv = store(ops, *map(codec, pair.split("/")), k, v)
+        each = [store(ops, *map(codec, pair.split("/")), k, v) for _ in range(layers)]
+        kv = each[0]
         encode_us = 1e6 / ROWS * seconds(lambda kv=kv: append(kv, k[:ROWS], v[:ROWS]), budget / 4)
-        row_ms = 1e3 * seconds(lambda kv=kv: attend(q[:1], one, kv, scale=scale), budget)
-        agents_ms = 1e3 * seconds(lambda kv=kv: attend(q[:AGENTS], many, kv, scale=scale), budget)
+        row_ms = 1e3 / layers * seconds(lambda each=each: attend_all(q[:1], one, each, scale), budget)
+        agents_ms = 1e3 / layers * seconds(lambda each=each: attend_all(q[:AGENTS], many, each, scale), budget)
         prefill = seconds(lambda kv=kv: attend(q, chunk, kv, scale=scale), budget)
         control = found.get("f16/f16", {"row_ms": row_ms})["row_ms"]
         found[pair] = {
@@ -92,15 +105,16 @@ def main() -> None:
     parser.add_argument("--shapes", default="smollm2,gemma3")
     parser.add_argument("--depths", default="0,1000,8000")
     parser.add_argument("--seconds", type=float, default=0.2)
+    parser.add_argument("--layers", type=int, default=1)
     parser.add_argument("--pairs", default=",".join(PAIRS))
     parser.add_argument("--types", help="instead of pairs: types that are both K and V")
     args = parser.parse_args()
     team.set_threads(args.threads)
     pairs = [f"{name}/{name}" for name in args.types.split(",")] if args.types else args.pairs.split(",")
-    report: dict[str, object] = {"threads": args.threads}
+    report: dict[str, object] = {"threads": args.threads, "layers": args.layers}
     for name in args.shapes.split(","):
         for depth in map(int, args.depths.split(",")):
-            found = measure(SHAPES[name], depth, args.seconds, pairs)
+            found = measure(SHAPES[name], depth, args.seconds, pairs, args.layers)
             report[f"{name}/{depth}"] = found
             print(f"\n{name}, depth {depth}")
             print(f"{'K/V':16}" + "".join(f"{column:>18}" for column in next(iter(found.values()))))

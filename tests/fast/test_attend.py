@@ -17,8 +17,8 @@ PAIRS = (
     *("bf16/bf16", "q6_0/q5_1", "q5_1/q6_0", "q5_0/iq4_nl", "iq4_nl/q5_0", "q4_1/turbo8", "turbo8/q4_1"),
     *("turbo4/turbo2", "turbo2/turbo4", "turbo3_tcq/turbo2_tcq", "turbo2_tcq/turbo3_tcq"),
 )
-# Types whose keys are multiplied as integers.
-INTEGERS = ("q8_0", "q6_0", "q5_0", "q4_0", "iq4_nl")
+# Types that are multiplied as integers, but for long tables.
+INTEGERS = ("q8_0", "q6_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 # Types whose levels are read as 16-bit integers.
 LONG = {"turbo8", "turbo3_tcq", "turbo2_tcq"}
 # rows, heads, kv heads, head_dim, tokens, block, window, softcap
@@ -46,11 +46,11 @@ def test_attention_on_codes_is_attention_on_decoded_values(pair: str, shape: tup
     got, lse = attend(p.q, s, p.kv, scale=dim**-0.5, window=window, softcap=softcap, out=out)
     want, want_lse = answer(p.q, s, p.kv, dim**-0.5, window, softcap)
     assert got is out
-    # Queries are rounded to 16 bits for keys that are integers, weights for values of three bits; and so are the levels
-    # of long tables.
+    # Queries are rounded to 16 bits for keys that are integers, weights for values that are, those of three bits among
+    # them; and so are the levels of long tables.
     k, v = pair.split("/")
     rounded, long = k in INTEGERS, not LONG.isdisjoint((k, v))
-    assert error(got, want) < (1e-4 if long else 7e-5 if v == "turbo3" else 5e-5 if rounded else 1e-5)
+    assert error(got, want) < (1e-4 if long else 7e-5 if v in ("turbo3", *INTEGERS) else 5e-5 if rounded else 1e-5)
     np.testing.assert_allclose(lse, want_lse, atol=2e-4 if long else 1e-4 if rounded else 2e-5)
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from polykv.fast.cpu._jit import kernel
 from polykv.fast.cpu.attend_query import in_integers
 from polykv.fast.cpu.attend_softmax import ROW
 from polykv.fast.cpu.attend_tile import scores3, scores4
-from polykv.fast.cpu.attend_tile_k import WIDE, keys3, keys4, keys4_more
+from polykv.fast.cpu.attend_tile_k import WIDE, keys3, keys3_more, keys4, keys4_more, minima3, minima4
 from polykv.fast.cpu.attend_unit import (
     CODES,
     FACTOR,
@@ -22,12 +24,14 @@ from polykv.fast.cpu.attend_unit import (
     REC_K,
     S_ROWS,
     SCORES,
+    ZEROS,
     fetch,
     panels,
 )
 from polykv.fast.cpu.attend_views import longs
-from polykv.fast.cpu.kv_layout import BLOCK, FAMILY, GEOM, PIECE, Q8_0_, SCALE_AT, STORED
+from polykv.fast.cpu.kv_layout import BITS, BLOCK, FAMILY, GEOM, MIN_AT, PIECE, Q4_1_, Q5_1_, Q8_0_, SCALE_AT, STORED
 from polykv.fast.cpu.lift import WIDTH, lift_k
+from polykv.fast.cpu.lift_planes import PLANE, in_planes, lift_planes, planes_of
 from polykv.fast.cpu.lift_quads import lift_quads
 from polykv.types import UNIT
 
@@ -46,33 +50,87 @@ def score_unit(d: Any, work: int, n: int, span: Any, padded: int) -> None:
 
 @kernel(inlined=True)
 def _score_integers(d: Any, work: int, n: int, rows: int) -> None:
-    """Scores with the codes themselves."""
-    geom, pieces = longs(d[K_GEOM], GEOM), -(-n // PIECE)
-    groups, at, block = geom[STORED] // 32, geom[SCALE_AT], geom[BLOCK]
+    """Scores with codes."""
+    geom = longs(d[K_GEOM], GEOM)
     if geom[FAMILY] == Q8_0_:
-        step = 4 * block
-        for i in range(UNIT // PIECE):
-            d[CODES + i] = d[REC_K + i] + 4 * d[FIRST + i]
+        _multiply_stored(d, work, geom, -(-n // PIECE), rows)
     else:
-        step, (panel, _, _) = 4 * PIECE, panels(d)
-        for i in range(pieces):
-            d[CODES + i] = panel + PIECE * geom[STORED] * i
-            lift_quads(d[REC_K + i], d[FIRST + i], geom, d[CODES + i])
-        for i in range(pieces, UNIT // PIECE):
-            d[CODES + i] = panel
+        _multiply_unpacked(d, work, geom, -(-n // PIECE), rows)
+    if geom[FAMILY] in (Q4_1_, Q5_1_):
+        _add_minima(d, work, geom, -(-n // PIECE), rows)
+
+
+@kernel(inlined=True)
+def _multiply_stored(d: Any, work: int, geom: Any, pieces: int, rows: int) -> None:
+    """Scores with codes as they lie in their records."""
+    groups, at, block = geom[STORED] // 32, geom[SCALE_AT], geom[BLOCK]
+    for i in range(UNIT // PIECE):
+        d[CODES + i] = d[REC_K + i] + 4 * d[FIRST + i]
     codes, records, first, near = work + 8 * CODES, work + 8 * REC_K, work + 8 * FIRST, work + 8 * NEXT_K
     # Pieces beyond the last may be any that can be read: their scores are hidden.
     if rows == 3:
         for i in range(0, 8 * pieces, 8 * WIDE):
             s = d[SCORES] + 4 * i
-            keys3(d[Q_ROWS], groups, codes + i, step, records + i, first + i, at, block, s, ROW, near + i)
+            keys3(d[Q_ROWS], groups, codes + i, 4 * block, records + i, first + i, at, block, s, ROW, near + i)
         return
     for i in range(0, 8 * pieces, 16):
         s = d[SCORES] + 4 * i
-        keys4(d[Q_ROWS], groups, codes + i, step, records + i, first + i, at, block, s, ROW, near + i)
+        keys4(d[Q_ROWS], groups, codes + i, 4 * block, records + i, first + i, at, block, s, ROW, near + i)
         for r in range(4, rows, 4):
             q = d[Q_ROWS] + 8 * r
-            keys4_more(q, groups, codes + i, step, records + i, first + i, at, block, s + ROW * r, ROW, near + i)
+            keys4_more(q, groups, codes + i, 4 * block, records + i, first + i, at, block, s + ROW * r, ROW, near + i)
+
+
+@kernel(inlined=True)
+def _multiply_unpacked(d: Any, work: int, geom: Any, pieces: int, rows: int) -> None:
+    """The same after unpacking a few pieces at a time."""
+    planes, wide = in_planes(geom), WIDE if rows == 3 else 2
+    groups = planes_of(geom) if planes else geom[STORED] // 32
+    codes, records, first, at, block = work + 8 * CODES, work + 8 * REC_K, work + 8 * FIRST, geom[SCALE_AT], geom[BLOCK]
+    hop = 8
+    if planes:
+        # Scales lie behind the planes, of one piece at a time.
+        records, first, at, block, hop = codes, work + 8 * ZEROS, PLANE * groups, PIECE, 0
+    for i in range(0, pieces, wide):
+        _unpack(d, geom, i, wide, planes)
+        s, k, t = d[SCORES] + 4 * PIECE * i, 8 * i, first + hop * i
+        if rows == 3:
+            keys3_more(d[Q_ROWS], groups, codes + k, 4 * PIECE, records + k, t, at, block, s, ROW, codes)
+            continue
+        for r in range(0, rows, 4):
+            q, to = d[Q_ROWS] + 8 * r, s + ROW * r
+            keys4_more(q, groups, codes + k, 4 * PIECE, records + k, t, at, block, to, ROW, codes)
+
+
+@kernel()
+def _unpack(d: Any, geom: Any, i: int, count: int, planes: bool) -> None:
+    """Codes of `count` pieces from i on to panels; what is read next is brought near."""
+    fetch(d, NEXT_K, geom, i // count, UNIT // PIECE // count)
+    (to, _, _), size = panels(d), PIECE * geom[STORED]
+    if planes:
+        size = (PLANE + 2 * PIECE) * planes_of(geom)
+    for j in range(i, i + count):
+        d[CODES + j] = to
+        if planes:
+            lift_planes(d[REC_K + j], d[FIRST + j], geom, d[K_TABLE], to)
+        else:
+            lift_quads(d[REC_K + j], d[FIRST + j], geom, to)
+        to += size
+
+
+@kernel(inlined=True)
+def _add_minima(d: Any, work: int, geom: Any, pieces: int, rows: int) -> None:
+    """What minima add to scores: each times the sum of the query's dims that it belongs to."""
+    records, first, groups, block = work + 8 * REC_K, work + 8 * FIRST, geom[STORED] // 32, geom[BLOCK]
+    at, low, middle = geom[SCALE_AT], geom[MIN_AT], np.float32(8 << (geom[BITS] - 4))
+    for i in range(0, 8 * pieces, 16):
+        q, s = d[Q_ROWS], d[SCORES] + 4 * i
+        if rows == 3:
+            minima3(q, groups, records + i, first + i, at, low, middle, block, s, ROW)
+            continue
+        for _ in range(0, rows, 4):
+            minima4(q, groups, records + i, first + i, at, low, middle, block, s, ROW)
+            q, s = q + 32, s + 4 * ROW
 
 
 @kernel()

@@ -16,11 +16,21 @@ from typing import Any
 import numpy as np
 
 from polykv.fast.cpu._jit import kernel
-from polykv.fast.cpu.attend_tile_k import BIAS_AT, IN_BYTES, QUADS, QUERY_GROUP, SCALE_AT
+from polykv.fast.cpu.attend_tile_k import BIAS_AT, IN_BYTES, QUADS, QUERY_GROUP, SCALE_AT, SUM_AT
 from polykv.fast.cpu.fwht import rotate
-from polykv.fast.cpu.kv_layout import CORE, DIM, FAMILY, IQ4_NL_, Q4_0_, Q5_0_, Q6_0_, Q8_0_, STORED
+from polykv.fast.cpu.kv_layout import (
+    CORE,
+    DIM,
+    FAMILY,
+    GROUP,
+    SCALAR,
+    STORED,
+    WORTH,
+)
+from polykv.fast.cpu.lift_planes import in_planes, planes_of
 from polykv.fast.cpu.simd import (
     addr,
+    get_i32,
     load_f,
     load_i8x8,
     load_u16x8,
@@ -35,7 +45,19 @@ from polykv.fast.cpu.simd import (
     top_f,
 )
 from polykv.fast.cpu.simd_core import F32X8, I32X8, Floats, Ints, const, op
-from polykv.fast.cpu.simd_math import abs_f, add_i, and_i, fma, max_f, mul_f, multiply_add, signed_byte, sub_i, to_f
+from polykv.fast.cpu.simd_math import (
+    abs_f,
+    add_f,
+    add_i,
+    and_i,
+    fma,
+    max_f,
+    mul_f,
+    multiply_add,
+    signed_byte,
+    sub_i,
+    to_f,
+)
 from polykv.fast.cpu.simd_wide import lanes
 
 LARGEST = np.float32(32639)
@@ -47,7 +69,13 @@ ONE, ZERO, BYTE = np.float32(1), np.float32(0), np.float32(256)
 @kernel()
 def in_integers(geom: Any) -> Any:
     """Whether scores with keys of this layout are integer products."""
-    return geom[FAMILY] in (Q8_0_, Q6_0_, Q5_0_, Q4_0_, IQ4_NL_)
+    return in_planes(geom) or geom[FAMILY] in SCALAR
+
+
+@kernel()
+def query_floats(geom: Any) -> Any:
+    """Size of a query for keys of this layout, in float32."""
+    return max(geom[STORED], planes_of(geom) * QUERY_GROUP // 4) if in_planes(geom) else geom[STORED]
 
 
 @op(Ints, Floats, Floats)
@@ -85,31 +113,54 @@ def get_quads(at: int, i: int) -> Any:
     return to_f(_in_turns(sub_i(and_i(add_i(load_u16x8(at + 16 * i), middle), mask), middle)))
 
 
+@kernel(inlined=True)
+def _round_group(row: int, dims: int, to: int) -> Any:
+    """float32 [32], of which those from `dims` (16 or 32) on count as zero, to int16; returns their scale."""
+    # Zero, but NaN for queries that are not finite: their scores must not look like numbers.
+    nothing = splat_f(ZERO)
+    v0, v1, v2, v3 = load_f(row), load_f(row + 32), nothing, nothing
+    if dims == 32:
+        v2, v3 = load_f(row + 64), load_f(row + 96)
+    d = top_f(max_f(max_f(abs_f(v0), abs_f(v1)), max_f(abs_f(v2), abs_f(v3)))) / LARGEST
+    inverse = splat_f(ONE / d if d >= TINY else ZERO)
+    flaw = sum_f(fma(v0, nothing, fma(v1, nothing, fma(v2, nothing, mul_f(v3, nothing)))))
+    q0, q1, q2, q3 = nearest(v0, inverse), nearest(v1, inverse), nearest(v2, inverse), nearest(v3, inverse)
+    _put_quads(to, 0, q0)
+    _put_quads(to, 1, q1)
+    _put_quads(to, 2, q2)
+    _put_quads(to, 3, q3)
+    put_i32(to + BIAS_AT, np.int32(-128 * sum_i(add_i(add_i(q0, q1), add_i(q2, q3)))))
+    put_f32(to + SCALE_AT, d + flaw)
+    put_f32(to + SUM_AT, sum_f(add_f(add_f(v0, v1), add_f(v2, v3))))
+    return d + flaw
+
+
 @kernel()
 def round_query(row: int, groups: int) -> None:
-    """float32 [32 groups] at `row` to int16 in place: per group 32 of them, the start of sums, the float32 scale."""
-    to = row
-    for _ in range(groups):
-        v0, v1, v2, v3 = load_f(row), load_f(row + 32), load_f(row + 64), load_f(row + 96)
-        d = top_f(max_f(max_f(abs_f(v0), abs_f(v1)), max_f(abs_f(v2), abs_f(v3)))) / LARGEST
-        inverse = splat_f(ONE / d if d >= TINY else ZERO)
-        # Zero, but NaN for queries that are not finite: their scores must not look like numbers.
-        nothing = splat_f(ZERO)
-        flaw = sum_f(fma(v0, nothing, fma(v1, nothing, fma(v2, nothing, mul_f(v3, nothing)))))
-        q0, q1, q2, q3 = nearest(v0, inverse), nearest(v1, inverse), nearest(v2, inverse), nearest(v3, inverse)
-        _put_quads(to, 0, q0)
-        _put_quads(to, 1, q1)
-        _put_quads(to, 2, q2)
-        _put_quads(to, 3, q3)
-        total = sum_i(add_i(add_i(q0, q1), add_i(q2, q3)))
-        put_i32(to + BIAS_AT, np.int32(-128 * total))
-        put_f32(to + SCALE_AT, d + flaw)
-        row, to = row + 128, to + QUERY_GROUP
+    """float32 [32 groups] at `row` to int16 in place: per group 32 of them, the start of sums, the scale, the sum."""
+    for i in range(groups):
+        _round_group(row + 128 * i, 32, row + QUERY_GROUP * i)
+
+
+@kernel()
+def round_for_planes(row: int, geom: Any, worth: Any) -> None:
+    """The same for keys in planes: every 32 dims twice, for high bytes and for low ones, with scales times `worth`."""
+    group = geom[GROUP]
+    count = -(-group // 32)
+    # From the last, because what is written is longer than what was read.
+    for i in range(geom[STORED] // group - 1, -1, -1):
+        for j in range(count - 1, -1, -1):
+            to = row + 2 * QUERY_GROUP * (i * count + j)
+            d = _round_group(row + 4 * (i * group + 32 * j), min(32, group - 32 * j), to) * worth
+            for k in range(0, QUERY_GROUP, 4):
+                put_i32(to + QUERY_GROUP + k, get_i32(to + k))
+            put_f32(to + SCALE_AT, BYTE * d)
+            put_f32(to + QUERY_GROUP + SCALE_AT, d)
 
 
 @kernel()
 def prepare_queries(q: Any, r0: int, r1: int, g: int, group: int, scale: Any, geom: Any, table: Any, out: Any) -> None:
-    """out [(r1-r0)*group + 1, D'] = queries of kv head g, ready for keys of layout `geom`; last row zero."""
+    """out [(r1-r0)*group + 1, query_floats] = queries of kv head g, ready for keys of layout `geom`; last row zero."""
     dim = geom[DIM]
     out[out.shape[0] - 1] = 0
     for r in range(r0, r1):
@@ -120,5 +171,7 @@ def prepare_queries(q: Any, r0: int, r1: int, g: int, group: int, scale: Any, ge
             row[dim:] = 0
             if geom[CORE] > 0:
                 rotate(row, geom, table)
-            if in_integers(geom):
+            if in_planes(geom):
+                round_for_planes(addr(row), geom, table[WORTH])
+            elif in_integers(geom):
                 round_query(addr(row), geom[STORED] // 32)

@@ -15,7 +15,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from polykv.fast.cpu.attend_tile import Int, plus, scalars, starts
+from polykv.fast.cpu.attend_tile import Int, Sums, plus, scalars, starts
 from polykv.fast.cpu.simd import fetch_line
 from polykv.fast.cpu.simd_core import (
     F32,
@@ -33,6 +33,7 @@ from polykv.fast.cpu.simd_core import (
     features,
     op,
     read,
+    spread,
     types,
     write,
 )
@@ -40,8 +41,9 @@ from polykv.fast.cpu.simd_math import multiply_add, widen
 from polykv.fast.cpu.simd_wide import LEVEL, dot_pairs
 
 IN_BYTES = LEVEL == Level.VNNI
-# A group of 32 dims in a query: 8 quads, high bytes and low ones, or pairs; the start of its sums; its scale.
-QUADS, BIAS_AT, SCALE_AT, QUERY_GROUP = 8, 64, 68, 72
+# A group of 32 dims in a query: 8 quads, high bytes and low ones, or pairs; the start of its sums; its scale; what
+# minima of keys are multiplied by.
+QUADS, BIAS_AT, SCALE_AT, SUM_AT, QUERY_GROUP = 8, 64, 68, 72, 76
 # Pieces that three rows take at a time. A wide tile needs more registers than there are without AVX-512.
 WIDE = 4 if "avx512vl" in features() else 2
 HALVES = ir.VectorType(I16, 8)
@@ -94,7 +96,7 @@ def keys_product(rows: int, pieces: int, asks: bool) -> Any:
 
             dots = _dots(b, mine, [b.add(p, start) for p in places], step, ask)
             offset = b.mul(group.index, b.mul(block, I64(2)))
-            scale = [widen(b, b.zext(read(b, b.add(p, offset), HALVES), I32X8)) for p in scales]
+            scale = [_halves(b, b.add(p, offset)) for p in scales]
             d = scalars(b, mine, I64(SCALE_AT), F32)
             for (r, v), place in out.items():
                 product = b.fmul(scale[v], d[r])
@@ -145,4 +147,51 @@ def _parts(b: Any, x: Any) -> tuple[Any, Any]:
     return b.bitcast(even, I32X8), b.bitcast(odd, I32X8)
 
 
-keys3, keys4, keys4_more = keys_product(3, WIDE, True), keys_product(4, 2, True), keys_product(4, 2, False)
+def _halves(b: Any, p: Any) -> Any:
+    """Emit the 8 float16 at p as float32."""
+    return widen(b, b.zext(read(b, p, HALVES), I32X8))
+
+
+def minima_product(rows: int) -> Any:
+    """S += (sums of the queries' groups) x (minima of the keys' groups + middle x their scales), for two pieces."""
+
+    @op(types.void, Addr, Int, Addr, Addr, Int, Int, types.float32, Int, Addr, Int)
+    def build(
+        b: Any,
+        q: Any,
+        groups: Any,
+        records: Any,
+        first: Any,
+        scale_at: Any,
+        minima_at: Any,
+        middle: Any,
+        block: Any,
+        s: Any,
+        s_step: Any,
+    ) -> None:
+        """As in `keys_product`, where codes were less `middle`; the places of scales and minima in a record."""
+        sums, queries = Sums(b, rows, 2, F32X8), starts(b, q, I64(SUM_AT), rows)
+        out = [b.add(s, b.mul(s_step, I64(r))) for r in range(rows)]
+        sums.update(b, lambda _, r, v: read(b, plus(b, out[r], 32 * v), F32X8))
+        tokens = [b.mul(t, I64(2)) for t in starts(b, first, I64(0), 2)]
+        minima, scales = (
+            [b.add(p, t) for p, t in zip(starts(b, records, place, 2), tokens, strict=True)]
+            for place in (minima_at, scale_at)
+        )
+        middle = spread(b, middle)
+        with cgutils.for_range(b, groups, intp=I64) as group:
+            offset = b.mul(group.index, b.mul(block, I64(2)))
+            m, d = ([_halves(b, b.add(p, offset)) for p in places] for places in (minima, scales))
+            m = [multiply_add(b, middle, *each) for each in zip(d, m, strict=True)]
+            u = scalars(b, queries, b.mul(group.index, I64(QUERY_GROUP)), F32)
+            sums.update(b, lambda c, r, v: multiply_add(b, u[r], m[v], c))
+        for r, v in sums.spots:
+            write(b, plus(b, out[r], 32 * v), b.load(sums[r, v]))
+
+    return build
+
+
+# Codes that are read where they are stored ask for the next ones; of those that are unpacked first, the unpacking does.
+keys3, keys4 = keys_product(3, WIDE, True), keys_product(4, 2, True)
+keys3_more, keys4_more = keys_product(3, WIDE, False), keys_product(4, 2, False)
+minima3, minima4 = minima_product(3), minima_product(4)

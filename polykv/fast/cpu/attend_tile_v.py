@@ -137,4 +137,6 @@ def codes_product(rows: int, dims: int) -> Any:
 # Slices of three rows and of four; those of least width serve groups of dims that are no multiple of a slice.
 codes3, codes4 = codes_product(3, SLICE), codes_product(4, SLICE)
 codes3_least, codes4_least = (codes3, codes4) if SLICE == LEAST else [codes_product(r, LEAST) for r in (3, 4)]
-panel4, panel4_least = panel_product(4, SLICE // 16), panel_product(4, LEAST // 16)
+panel4, panel4_least, panel3_least = panel_product(4, SLICE // 16), panel_product(4, 1), panel_product(3, 1)
+# Of scalar types, 32 dims of which have a scale.
+panel3_pair, panel4_pair = panel_product(3, 2), panel_product(4, 2)

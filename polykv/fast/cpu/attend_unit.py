@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from polykv.fast.cpu._jit import kernel
+from polykv.fast.cpu.attend_query import query_floats
 from polykv.fast.cpu.attend_views import floats, longs
 from polykv.fast.cpu.attend_weights import STEP_ROW
 from polykv.fast.cpu.kv_layout import BLOCK, CORE, DIM, GEOM, PIECE, RECORD, STORED
@@ -24,6 +25,8 @@ PIECES, REC_K, REC_V, FIRST = 9, 24, 33, 42
 CODES = 51
 # What will be read next, piece by piece: addresses of each one's share of its record.
 NEXT_K, NEXT_V = 59, 67
+# Zeros, the first tokens of unpacked pieces.
+ZEROS = 75
 FIELDS = 80
 
 
@@ -74,7 +77,7 @@ def _lines(nbytes: int) -> Any:
 def work_bytes(rows: int, k_geom: Any, v_geom: Any) -> Any:
     """Memory of one worker for tiles of so many rows (query heads of one kv head counted as rows)."""
     size = _lines(8 * FIELDS)
-    for part in _parts(rows, k_geom[STORED], width_of(v_geom)):
+    for part in _parts(rows, query_floats(k_geom), width_of(v_geom)):
         size += _lines(4 * part)
     return size
 
@@ -83,10 +86,11 @@ def work_bytes(rows: int, k_geom: Any, v_geom: Any) -> Any:
 def lay_out(work: int, rows: int, k: Any, v: Any, cap: Any) -> Any:
     """Write the descriptor at `work`; k, v: addresses of geom and table. Returns q, acc, m, l as arrays."""
     d = longs(work, FIELDS)
-    dk, dv = longs(k[0], GEOM)[STORED], width_of(longs(v[0], GEOM))
+    dk, dv = query_floats(longs(k[0], GEOM)), width_of(longs(v[0], GEOM))
     d[K_GEOM], d[K_TABLE], d[V_GEOM], d[V_TABLE] = k[0], k[1], v[0], v[1]
     d[ROWS], d[K_DIMS], d[V_DIMS] = rows, dk, dv
     put_f32(work + 8 * CAP, cap)
+    d[ZEROS:] = 0
     at = work + _lines(8 * FIELDS)
     parts = _parts(rows, dk, dv)
     for i in range(ARRAYS - Q_ROWS):

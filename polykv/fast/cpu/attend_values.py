@@ -2,7 +2,8 @@
 
 A scale belongs to a token (and a group of dims), so it multiplies the token's weights, once per row, instead of all the
 values of the group. Values are then panels of what is left of them (`lift`), but three-bit levels meet weights that are
-integers too: rows that are few read the codes themselves, many share panels of integers.
+integers too: rows that are few read the codes themselves, many share panels of integers. Codes of scalar types are
+integers as well (`attend_scalars`).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from polykv.fast.cpu._jit import kernel
+from polykv.fast.cpu.attend_scalars import add_scalars, round_weights
 from polykv.fast.cpu.attend_softmax import ROW
 from polykv.fast.cpu.attend_tile import outputs3, outputs4
 from polykv.fast.cpu.attend_tile_v import codes3, codes3_least, codes4, codes4_least, panel4, panel4_least
@@ -21,7 +23,6 @@ from polykv.fast.cpu.attend_unit import (
     NEXT_V,
     REC_V,
     S_ROWS,
-    SCALES,
     SCORES,
     STEPS,
     V_DIMS,
@@ -32,12 +33,12 @@ from polykv.fast.cpu.attend_unit import (
     panels,
 )
 from polykv.fast.cpu.attend_views import longs
-from polykv.fast.cpu.attend_weights import STEP_ROW, WEIGHT_ROW, round_tile3, round_tile4, token_scales
-from polykv.fast.cpu.kv_layout import BITS, FAMILY, GEOM, GROUP, LLOYD_, PIECE, SHARE, WEIGHTED, WORTH
+from polykv.fast.cpu.attend_weights import STEP_ROW, WEIGHT_ROW
+from polykv.fast.cpu.kv_layout import BITS, FAMILY, GEOM, GROUP, LLOYD_, PIECE, SCALAR, WEIGHTED
 from polykv.fast.cpu.kv_layout import ROW as TOKEN_ROW
 from polykv.fast.cpu.lift import WIDTH, lift_v, scales8
 from polykv.fast.cpu.lift_levels import LEAST, SLICE, lift_levels
-from polykv.fast.cpu.simd import get_f32, get_i64, load_f, store_f
+from polykv.fast.cpu.simd import get_i64, load_f, store_f
 from polykv.fast.cpu.simd_math import mul_f
 
 
@@ -52,6 +53,8 @@ def add_unit(d: Any, work: int, skip: int, n: int, span: Any, padded: int) -> No
         a_rows[i] = d[ACC] + 4 * dims * span[0, i]
     if geom[FAMILY] == LLOYD_ and geom[BITS] == 3:
         _add_integers(d, work, geom, skip, n, padded)
+    elif geom[FAMILY] in SCALAR:
+        add_scalars(d, work, geom, skip, n, padded)
     else:
         _add_floats(d, work, geom, skip, n, padded)
 
@@ -62,7 +65,7 @@ def _add_integers(d: Any, work: int, geom: Any, skip: int, n: int, rows: int) ->
     dims, group, couples = d[V_DIMS], geom[GROUP], (skip // (2 * PIECE), -(-n // (2 * PIECE)))
     width = SLICE if group % SLICE == 0 else LEAST
     for begin in range(0, dims, group):
-        _round(d, work, geom, begin // group, skip, n, rows)
+        round_weights(d, work, geom, begin // group, skip, n, rows)
         if rows > 4:
             fetch(d, NEXT_V, geom, begin // group, dims // group)
         for dim in range(begin, begin + group, width):
@@ -70,18 +73,6 @@ def _add_integers(d: Any, work: int, geom: Any, skip: int, n: int, rows: int) ->
                 _add_panel(d, work, geom, couples, dim, width, rows)
             else:
                 _add_codes(d, work, geom, couples, dim, width, rows)
-
-
-@kernel(inlined=True)
-def _round(d: Any, work: int, geom: Any, group: int, skip: int, n: int, rows: int) -> None:
-    """The weights of all rows times the tokens' scales of a group of dims, as integers."""
-    worth, share = get_f32(d[V_TABLE] + 4 * WORTH), get_f32(d[V_TABLE] + 4 * SHARE)
-    token_scales(d[SCALES], work + 8 * REC_V, work + 8 * FIRST, geom, group, skip, n, worth)
-    if rows == 3:
-        round_tile3(d[SCORES], d[SCALES], share, d[WEIGHTS], d[STEPS])
-        return
-    for r in range(0, rows, 4):
-        round_tile4(d[SCORES] + ROW * r, d[SCALES], share, d[WEIGHTS] + WEIGHT_ROW * r, d[STEPS] + STEP_ROW * r)
 
 
 @kernel(inlined=True)

@@ -18,7 +18,7 @@ import numpy as np
 from llvmlite import ir
 
 from polykv.fast.cpu._jit import kernel
-from polykv.fast.cpu.kv_layout import BLOCK, PIECE, SCALE_AT
+from polykv.fast.cpu.kv_layout import PIECE
 from polykv.fast.cpu.simd import get_i64
 from polykv.fast.cpu.simd_core import F32X8, I16, I32, I32X8, I64, Addr, call, const, op, read, spread, types, write
 from polykv.fast.cpu.simd_math import widen
@@ -44,13 +44,12 @@ def _store_scales(b: Any, out: Any, p: Any, q: Any, worth: Any, count: Any) -> N
 
 
 @kernel(inlined=True)
-def token_scales(out: int, records: int, first: int, geom: Any, group: int, skip: int, n: int, worth: Any) -> None:
-    """float32 [UNIT] at `out`: the scales of tokens 0..n-1 times what a code is worth; zeros after and, for whole 16
-    tokens, before skip.
+def token_scales(out: int, records: int, first: int, at: int, skip: int, n: int, worth: Any) -> None:
+    """float32 [UNIT] at `out`: the float16 at `at` of a record, of tokens 0..n-1, times what a code is worth; zeros
+    after and, for whole 16 tokens, before skip.
 
     Whatever lies in cells that no row sees is not to matter, even when it is no number.
     """
-    at = geom[SCALE_AT] + 2 * group * geom[BLOCK]
     for t in range(0, UNIT, 2 * PIECE):
         p = get_i64(records + t) + at + 2 * get_i64(first + t)
         q = get_i64(records + t + 8) + at + 2 * get_i64(first + t + 8)

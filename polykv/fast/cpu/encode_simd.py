@@ -203,3 +203,10 @@ def put8(b: Any, p: Any, step: Any, words: Any, size: Any) -> None:
             with b.if_then(b.icmp_signed("==", size, I64(3))):
                 for q, word in zip(places, lanes, strict=True):
                     write(b, b.add(q, I64(2)), b.trunc(b.lshr(word, I32(16)), I8))
+
+
+@op(types.void, Addr, types.int64, Ints)
+def put_low(b: Any, p: Any, step: Any, words: Any) -> None:
+    """The lowest byte of the lanes to 8 places, `step` bytes apart."""
+    for i, q in enumerate(_steps(b, p, step, 8)):
+        write(b, q, b.trunc(b.extract_element(words, I32(i)), I8))

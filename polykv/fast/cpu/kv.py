@@ -27,7 +27,6 @@ from polykv.fast.cpu.kv_layout import (
     BLOCK,
     CORE,
     DIM,
-    FAMILY,
     GEOM,
     GROUP,
     GROUP_BYTES,
@@ -35,7 +34,6 @@ from polykv.fast.cpu.kv_layout import (
     MEAN_AT,
     RECORD,
     STORED,
-    TRELLIS_,
     CpuArena,
 )
 from polykv.fast.cpu.kv_memory import heads, own
@@ -67,12 +65,13 @@ def append_cells(
     g, width, row = geom[GROUP], 4 * dims, 4 * dims * n_kv
     groups = geom[STORED] // g
     # One allocation: several took a tenth of the time.
-    memory = np.empty(scratch_bytes(geom) + 4 * g, np.uint8)
-    r = 0
+    memory = np.empty(scratch_bytes(geom) + 4 * g + 64, np.uint8)
+    # Vectors that lie across two cache lines cost twice.
+    work, r = (addr(memory) + 63) // 64 * 64, 0
     while r < n:
-        work, at = addr(memory), x + row * r
+        at = x + row * r
         rows, together = _run(blocks + 4 * r, offsets + 4 * r, n - r)
-        if together and geom[FAMILY] != TRELLIS_:
+        if together:
             for h in range(n_kv):
                 record = data + np.int64(get_i32(blocks + 4 * r)) * geom[RECORD] + h * pitch
                 for i in range(groups):

@@ -44,6 +44,8 @@ F32_, F16_, BF16_ = int(Family.F32), int(Family.F16), int(Family.BF16)
 Q8_0_, Q6_0_, Q5_1_, Q5_0_ = int(Family.Q8_0), int(Family.Q6_0), int(Family.Q5_1), int(Family.Q5_0)
 Q4_1_, Q4_0_, IQ4_NL_ = int(Family.Q4_1), int(Family.Q4_0), int(Family.IQ4_NL)
 LLOYD_, TRELLIS_ = int(Family.LLOYD_MAX), int(Family.TRELLIS)
+# Types whose codes are integers with a scale to 32 dims.
+SCALAR = (Q8_0_, Q6_0_, Q5_1_, Q5_0_, Q4_1_, Q4_0_, IQ4_NL_)
 RANGED = (Family.Q4_1, Family.Q5_1)
 LLOYD_BITS, TRELLIS_BITS = (2, 3, 4, 8), (2, 3)
 PLAIN = (Family.F32, Family.F16, Family.BF16)
@@ -71,14 +73,15 @@ FORWARD = SIGNS2 + LONGEST
 BACKWARD = FORWARD + WIDEST**2
 ALPHA = BACKWARD + WIDEST**2
 TRELLIS = ALPHA + 8
-# Of tables of more than 16 levels, which attention reads rounded: the rounded levels, what 1 of 32767 is worth, and the
-# levels as int16, in planes of 512 low and 512 high bytes (`lift_words`).
+# Of tables of more than 16 levels, which attention reads rounded: the rounded levels, what 1 of 32639 is worth, and the
+# levels as int16, in planes of 512 low and 512 high bytes (`lift_words`), and the high bytes that go with low ones that
+# have a sign (`lift_planes`).
 ROUNDED = TRELLIS + PARTS * 512
 WORTH, PLANES = ROUNDED + 512, ROUNDED + 513
-# Of three-bit levels, which attention reads as integers (`_fitted`), what 1 is worth is at WORTH, too. Then the inverse
-# of what the weights that they meet may sum up to (`attend_weights`), and the integers, as int16, four times the 8, and
-# as int32, in the lower and in the upper halves.
-SHARE, LOOKUP = PLANES + 256, PLANES + 257
+# Of three-bit levels, which attention reads as integers (`_fitted`), what 1 is worth is at WORTH, too. Then, of these
+# and of scalar types, the inverse of what the weights that they meet may sum up to (`attend_weights`); and levels as
+# int16, four times the 8, and as int32, in the lower and in the upper halves.
+SHARE, LOOKUP = PLANES + 384, PLANES + 385
 LOOKUP_LOW, TABLE = LOOKUP + 16, LOOKUP + 32
 # The largest three-bit level as an integer.
 TOP = 4095
@@ -175,8 +178,10 @@ def _table(codec: Codec, group: int, turn: int) -> F32:
         if len(codec.centroids) > 16:
             whole, table[WORTH] = _rounded(levels)
             table[ROUNDED : ROUNDED + len(levels)] = whole * table[WORTH]
-            planes = table[PLANES : PLANES + 256].view(np.uint8).reshape(2, 512)
-            planes[:, : len(levels)] = whole.astype("<i2").view(np.uint8).reshape(-1, 2).T
+            planes, words = table[PLANES : PLANES + 384].view(np.uint8).reshape(3, 512), whole.astype(np.int32)
+            planes[:, : len(levels)] = [words & 255, words >> 8 & 255, words + 128 >> 8 & 255]
+    if codec.family in SCALAR:
+        table[WORTH], table[SHARE] = 1, 1 / (2**31 // 128 - 64)
     if turn:
         m = core_order(turn)
         table[SIGNS1 : SIGNS1 + turn], table[SIGNS2 : SIGNS2 + turn] = codec.signs(turn)
@@ -195,8 +200,8 @@ def _table(codec: Codec, group: int, turn: int) -> F32:
 
 
 def _rounded(levels: F32) -> tuple[F32, np.float32]:
-    """Levels as integers, the largest 32767, and what 1 of it is worth."""
-    worth = np.float32(np.abs(levels).max() / 32767)
+    """Levels as integers, the largest 32639 (two bytes with a sign each), and what 1 of it is worth."""
+    worth = np.float32(np.abs(levels).max() / 32639)
     return np.rint(levels / worth).astype(np.float32), worth
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from polykv.fast.cpu._jit import kernel
-from polykv.fast.cpu.encode_simd import put8
+from polykv.fast.cpu.encode_simd import put8, put_low
 from polykv.fast.cpu.kv_layout import (
     BF16_,
     BITS,
@@ -22,12 +22,14 @@ from polykv.fast.cpu.kv_layout import (
     HIGH_AT,
     LLOYD_,
     MIN_AT,
+    PREFIX,
     Q4_1_,
     Q5_1_,
     Q8_0_,
     ROW,
     SCALE_AT,
     STREAM,
+    TRELLIS_,
 )
 from polykv.fast.cpu.simd import load_i, splat_i, store_i, store_i8x8, store_u16x8
 from polykv.fast.cpu.simd_math import field, join_i
@@ -35,7 +37,7 @@ from polykv.fast.cpu.simd_math import field, join_i
 
 @kernel()
 def tile_to_cells(tile: int, scales: int, minima: int, geom: Any, rec: int, t: int, i: int) -> None:
-    """Write group i of tokens t .. t + 7 of a record, lane by lane; not for trellises."""
+    """Write group i of tokens t .. t + 7 of a record, lane by lane."""
     family, g, block = geom[FAMILY], geom[GROUP], geom[BLOCK]
     first = g * i * block + t
     if family == F32_:
@@ -49,8 +51,8 @@ def tile_to_cells(tile: int, scales: int, minima: int, geom: Any, rec: int, t: i
     store_u16x8(rec + geom[SCALE_AT] + 2 * (i * block + t), load_i(scales))
     if family in (Q4_1_, Q5_1_):
         store_u16x8(rec + geom[MIN_AT] + 2 * (i * block + t), load_i(minima))
-    if family == LLOYD_:
-        _streams(tile, g, geom[BITS], rec + t * geom[ROW] + i * geom[STREAM], geom[ROW])
+    if family in (LLOYD_, TRELLIS_):
+        _streams(tile, g, geom[BITS], geom[PREFIX], rec + t * geom[ROW] + i * geom[STREAM], geom[ROW])
     elif family == Q8_0_:
         for j in range(0, g, 4):
             word, p = field(load_i(tile + 32 * j), np.int32(0), np.int32(255)), tile + 32 * j
@@ -79,14 +81,19 @@ def _nibbles(tile: int, geom: Any, rec: int, t: int, i: int) -> None:
 
 
 @kernel()
-def _streams(tile: int, g: int, bits: int, out: int, row: int) -> None:
-    """Streams of 8 tokens, `row` bytes apart."""
+def _streams(tile: int, g: int, bits: int, prefix: int, out: int, row: int) -> None:
+    """Streams of 8 tokens, `row` bytes apart, each beginning with the `prefix` lowest bits of the first code."""
+    held, mask = field(load_i(tile), np.int32(0), np.int32((1 << prefix) - 1)), np.int32((1 << bits) - 1)
     # What 8 lanes of 32 bits hold.
     count = min(8, 32 // bits)
+    size = bits * count // 8
     for p in range(tile, tile + 32 * g, 32 * count):
-        word = splat_i(np.int32(0))
+        word = held
         for j in range(count):
-            word = join_i(word, load_i(p + 32 * j), np.int32(bits * j))
-        size = bits * count // 8
+            word = join_i(word, field(load_i(p + 32 * j), np.int32(prefix), mask), np.int32(bits * j + prefix))
         put8(out, row, word, size)
         out += size
+        if prefix:
+            held = field(word, np.int32(8 * size), np.int32((1 << prefix) - 1))
+    if prefix:
+        put_low(out, row, held)

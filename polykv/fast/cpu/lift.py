@@ -1,11 +1,11 @@
 """Codes of pieces of 8 tokens -> panels of 16 columns, the right operand of the two products of attention.
 
     K panel   16 tokens side by side, so that scores are q x panel.
-              Plain and rotated types, and those with minima: float32 [D', 16], scales included. The others are
-              multiplied as integers and need none (`lift_quads`).
+              Plain and rotated types: float32 [D', 16], scales included. Scalar types are multiplied as integers and
+              need none (`lift_quads`), nor do those with long tables (`lift_planes`).
     V panel   float32 [n, 16], 16 dims side by side, so that outputs are weights x panel; without scales, which belong
-              to tokens and so go to the weights (`attend_values`), but for types with minima. Three-bit levels of
-              many rows become integers (`lift_levels`).
+              to tokens and so go to the weights (`attend_values`). Three-bit levels of many rows become integers
+              (`lift_levels`), and scalar types always (`lift_pairs`).
 
 A panel is 2 to 32 KiB and is used while it is in the L1 cache; its values are exactly the stored ones (rotated space
 for rotated codecs). Eight tokens at a time, wherever their record is: panels, and so the sums over them, know nothing
@@ -17,10 +17,10 @@ from __future__ import annotations
 from typing import Any
 
 from polykv.fast.cpu._jit import kernel
-from polykv.fast.cpu.kv_layout import BITS, BLOCK, FAMILY, GROUP, LLOYD_, PIECE, ROW, SCALE_AT, STREAM, TRELLIS_
-from polykv.fast.cpu.lift_columns import STEP, columns16, half8
+from polykv.fast.cpu.kv_layout import BF16_, BITS, BLOCK, FAMILY, GROUP, LLOYD_, PIECE, ROW, SCALE_AT, STREAM, TRELLIS_
+from polykv.fast.cpu.lift_columns import STEP, columns16, half8, upper_lines
 from polykv.fast.cpu.lift_columns import WIDTH as WIDTH
-from polykv.fast.cpu.lift_long import in_words, words_k, words_v
+from polykv.fast.cpu.lift_long import in_words, words_v
 from polykv.fast.cpu.lift_simd import transpose8
 from polykv.fast.cpu.lift_stream import stream_lines, stream_square
 from polykv.fast.cpu.simd import get_i64
@@ -46,16 +46,13 @@ def lift_k(rec: int, t: int, rec8: int, t8: int, geom: Any, table: int, dims: in
 
     Addresses: records, table of the codec, panel, 256 bytes of scratch.
     """
-    if in_words(geom):
-        words_k(rec, t, rec8, t8, geom, table, dims, panel)
-        return
-    if geom[FAMILY] in (LLOYD_, TRELLIS_):
+    if geom[FAMILY] == LLOYD_:
         _squares(rec, t, geom, table, dims, panel)
         _squares(rec8, t8, geom, table, dims, panel + 32)
         return
     for d in range(0, dims, WIDTH):
-        columns16(rec, t, geom, table, d, panel + d * STEP)
-        columns16(rec8, t8, geom, table, d, panel + d * STEP + 32)
+        columns16(rec, t, geom, d, panel + d * STEP)
+        columns16(rec8, t8, geom, d, panel + d * STEP + 32)
 
 
 @kernel()
@@ -75,9 +72,15 @@ def lift_v(rec: int, first: int, pieces: int, geom: Any, table: int, dim: int, p
             stream_lines(geom, get_i64(rec + i) + offset + get_i64(first + i) * row, table, panel)
             panel += PIECE * STEP
         return
+    if geom[FAMILY] == BF16_:
+        for i in range(0, 8 * pieces, 8):
+            at = get_i64(rec + i) + 2 * (dim * geom[BLOCK] + get_i64(first + i))
+            upper_lines(at, 2 * geom[BLOCK], panel)
+            panel += PIECE * STEP
+        return
     for i in range(0, 8 * pieces, 16):
-        columns16(get_i64(rec + i), get_i64(first + i), geom, table, dim, square)
-        columns16(get_i64(rec + i + 8), get_i64(first + i + 8), geom, table, dim, square + 32)
+        columns16(get_i64(rec + i), get_i64(first + i), geom, dim, square)
+        columns16(get_i64(rec + i + 8), get_i64(first + i + 8), geom, dim, square + 32)
         for half in range(2):
             transpose8(square + 32 * half, STEP, panel, STEP)
             transpose8(square + 32 * half + 8 * STEP, STEP, panel + 32, STEP)

@@ -12,7 +12,7 @@ import numpy as np
 from llvmlite import ir
 
 from polykv.fast.cpu._jit import kernel
-from polykv.fast.cpu.kv_layout import BITS, BLOCK, FAMILY, HIGH_AT, IQ4_NL_, Q4_0_, STORED
+from polykv.fast.cpu.kv_layout import BITS, BLOCK, FAMILY, HIGH_AT, IQ4_NL_, STORED
 from polykv.fast.cpu.lift_simd import HAS_PERMUTE
 from polykv.fast.cpu.simd import load_i
 from polykv.fast.cpu.simd_core import I8, I8X32, I32X8, I64, Addr, Ints, call, const, op, read, spread, types, write
@@ -82,10 +82,10 @@ def lift_quads(rec: int, t: int, geom: Any, out: int) -> None:
     block, extra = geom[BLOCK], geom[BITS] - 4
     p, words = rec + t, rec + geom[HIGH_AT] + 4 * t
     for _ in range(geom[STORED] // 32):
-        if geom[FAMILY] == Q4_0_:
-            signed_nibbles(p, block, out)
-        elif geom[FAMILY] == IQ4_NL_:
+        if geom[FAMILY] == IQ4_NL_:
             iq4_nibbles(p, block, out)
+        elif extra == 0:
+            signed_nibbles(p, block, out)
         elif extra == 1:
             word = load_i(words)
             five_bits(p, block, word, np.int32(0), np.int32(0), out)

@@ -59,12 +59,6 @@ def codes8(b: Any, p: Any) -> Any:
     return b.lshr(spread(b, read(b, p, I32)), _SHIFTS)
 
 
-@op(Floats, Floats, Addr)
-def table8(b: Any, table: Any, p: Any) -> Any:
-    """table[c] of the 8 three-bit codes in the 3 bytes at p (4 bytes are read)."""
-    return look_up(b, table, codes8(b, p))
-
-
 @op(Floats, Addr, Ints)
 def pick8(b: Any, table: Any, index: Any) -> Any:
     """table[index] of 8 float32 at `table`, for indices 0 .. 7."""
@@ -89,13 +83,6 @@ def transpose8(b: Any, source: Any, source_step: Any, target: Any, target_step: 
     for i, row in enumerate(transposed(b, rows)):
         p = b.inttoptr(b.add(target, b.mul(target_step, step(i))), F32X8.as_pointer())
         b.store(row, p).align = 1
-
-
-@op(Floats, Addr, Ints)
-def pick16(b: Any, table: Any, index: Any) -> Any:
-    """table[index] of 16 float32 at `table`, for indices 0 .. 15."""
-    low, high = read(b, table, F32X8), read(b, b.add(table, ir.IntType(64)(32)), F32X8)
-    return look_up16(b, low, high, index)
 
 
 @op(Floats, Floats)

@@ -40,7 +40,7 @@ def _fields(b: Any, p: Any, bits: int) -> Any:
     return b.lshr(spread(b, read(b, p, I32)), ir.Constant(I32X8, [bits * i for i in range(8)]))
 
 
-def _reader(b: Any, table: Any, bits: int, prefix: int) -> Callable[[Any], Any]:
+def reader(b: Any, table: Any, bits: int, prefix: int) -> Callable[[Any], Any]:
     """Emit what is needed once; returns what emits the 8 values that the codes at an address stand for."""
     if prefix or bits == 8:
         mask = const(I32X8, (1 << (bits + prefix)) - 1)
@@ -53,12 +53,12 @@ def _reader(b: Any, table: Any, bits: int, prefix: int) -> Callable[[Any], Any]:
     return lambda p: look_up16(b, low, high, _fields(b, p, bits))
 
 
-def _square(bits: int, prefix: int) -> Any:
+def _square(bits: int) -> Any:
     @op(types.void, Addr, types.int64, Addr, Floats, Addr)
     def build(b: Any, codes: Any, row: Any, table: Any, scale: Any, out: Any) -> None:
         """8 values of each of 8 tokens, whose codes lie `row` bytes apart, times the tokens' scales: halves of rows of
         64 bytes at `out`, one per value."""
-        values = _reader(b, table, bits, prefix)
+        values = reader(b, table, bits, 0)
         tokens = [values(b.add(codes, b.mul(row, I64(i)))) for i in range(8)]
         for i, v in enumerate(transposed(b, tokens)):
             write(b, b.add(out, I64(64 * i)), b.fmul(v, scale))
@@ -70,7 +70,7 @@ def _lines(bits: int, prefix: int) -> Any:
     @op(types.void, Addr, types.int64, Addr, Addr)
     def build(b: Any, codes: Any, row: Any, table: Any, out: Any) -> None:
         """16 values of each of 8 tokens, whose codes lie `row` bytes apart, to rows of 64 bytes at `out`."""
-        values = _reader(b, table, bits, prefix)
+        values = reader(b, table, bits, prefix)
         for i in range(8):
             p, to = b.add(codes, b.mul(row, I64(i))), b.add(out, I64(64 * i))
             write(b, to, values(p))
@@ -79,29 +79,24 @@ def _lines(bits: int, prefix: int) -> Any:
     return build
 
 
-_square2, _square3, _square4, _square8 = (_square(bits, 0) for bits in (2, 3, 4, 8))
+_square2, _square3, _square4 = (_square(bits) for bits in (2, 3, 4))
 _lines2, _lines3, _lines4, _lines8 = (_lines(bits, 0) for bits in (2, 3, 4, 8))
-_trellis_square2, _trellis_square3 = _square(2, 6), _square(3, 6)
 _trellis_lines2, _trellis_lines3 = _lines(2, 6), _lines(3, 6)
 
 
 @kernel()
 def stream_square(geom: Any, codes: int, table: int, scale: Any, out: int) -> None:
-    """8 values of 8 tokens times their scales, lanes along tokens: halves of 8 rows of 64 bytes at `out`."""
+    """8 values of 8 tokens times their scales, lanes along tokens: halves of 8 rows of 64 bytes at `out`.
+
+    Not for long tables (`lift_planes`).
+    """
     bits, row = geom[BITS], geom[ROW]
-    if geom[PREFIX] == 0:
-        if bits == 3:
-            _square3(codes, row, table, scale, out)
-        elif bits == 2:
-            _square2(codes, row, table, scale, out)
-        elif bits == 4:
-            _square4(codes, row, table, scale, out)
-        else:
-            _square8(codes, row, table, scale, out)
-    elif bits == 3:
-        _trellis_square3(codes, row, table, scale, out)
+    if bits == 3:
+        _square3(codes, row, table, scale, out)
+    elif bits == 2:
+        _square2(codes, row, table, scale, out)
     else:
-        _trellis_square2(codes, row, table, scale, out)
+        _square4(codes, row, table, scale, out)
 
 
 @kernel()

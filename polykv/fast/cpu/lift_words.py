@@ -1,6 +1,6 @@
 """Values of streams with long tables (8-bit and trellis codes), 64 at a time, looked up in registers.
 
-A table of 256 or 512 levels is kept as int16, the largest level as 32767, in two planes of bytes. An instruction that
+A table of 256 or 512 levels is kept as int16, the largest level as 32639, in two planes of bytes. An instruction that
 picks bytes from 128 others (AVX-512 VBMI) serves that much of a plane for 64 codes at once, where reading memory takes
 one load per code. Four codes of a token come from 32 bits of its stream; one instruction moves the eight lowest bits of
 every code to a byte of its own. The rounding changes a value by some 3e-5 of the usual one; processors without these
@@ -18,11 +18,8 @@ from polykv.fast.cpu.kv_layout import PLANES, WORTH
 from polykv.fast.cpu.simd_core import (
     F32,
     I8,
-    I16,
-    I32,
     I64,
     Addr,
-    Floats,
     call,
     cgutils,
     const,
@@ -33,22 +30,24 @@ from polykv.fast.cpu.simd_core import (
     types,
     write,
 )
+from polykv.fast.cpu.simd_wide import F32X16, I32X16, joined, lanes
 
 HAS_WORDS = {"avx512vbmi", "avx512bw", "avx512vl"} <= features()
-I8X64, I16X32, I32X16, F32X16 = (ir.VectorType(t, n) for t, n in ((I8, 64), (I16, 32), (I32, 16), (F32, 16)))
-# Bytes between the planes of low and of high bytes.
+I8X64 = ir.VectorType(I8, 64)
+# Bytes from plane to plane: of low bytes, of high bytes, of those for low bytes with a sign.
 PLANE = 512
 
 
 class Words:
-    """A table in registers: planes of low and of high bytes of all levels."""
+    """A table in registers: planes of low and of high bytes of all levels, which have a sign each or together."""
 
-    def __init__(self, b: Any, table: Any, bits: int, prefix: int) -> None:
+    def __init__(self, b: Any, table: Any, bits: int, prefix: int, signs: bool = False) -> None:
         self.bits, self.wide = bits, bits + prefix > 8
         count = (1 << bits + prefix) // 64
         start = b.add(table, I64(4 * PLANES))
         self.planes = [
-            [read(b, b.add(start, I64(plane + 64 * i)), I8X64) for i in range(count)] for plane in (0, PLANE)
+            [read(b, b.add(start, I64(plane + 64 * i)), I8X64) for i in range(count)]
+            for plane in (0, 2 * PLANE if signs else PLANE)
         ]
         self.worth = spread(b, read(b, b.add(table, I64(4 * WORTH)), F32), 16)
 
@@ -66,6 +65,8 @@ class Words:
 
     @staticmethod
     def _bytes(b: Any, windows: Any, places: Sequence[int]) -> Any:
+        if all(p == 8 * i % 64 for i, p in enumerate(places)):
+            return windows
         control = ir.Constant(I8X64, [p & 63 for p in places])
         return call(b, "llvm.x86.avx512.pmultishift.qb.512", I8X64, control, windows)
 
@@ -79,35 +80,17 @@ class Words:
         return halves[0] if last is None else b.select(last, halves[1], halves[0])
 
 
-def _joined(b: Any, parts: list[Any]) -> Any:
+def joined_all(b: Any, parts: list[Any]) -> Any:
     """Emit one vector of all; a power of two of them, of one type."""
     while len(parts) > 1:
-        mask = ir.Constant(ir.VectorType(I32, 2 * parts[0].type.count), list(range(2 * parts[0].type.count)))
-        parts = [b.shuffle_vector(x, y, mask) for x, y in zip(parts[::2], parts[1::2], strict=True)]
+        parts = [joined(b, x, y) for x, y in zip(parts[::2], parts[1::2], strict=True)]
     return parts[0]
 
 
-def _spans(b: Any, bits: int, starts: list[Any]) -> Any:
+def spans(b: Any, bits: int, starts: list[Any]) -> Any:
     """Emit the bytes at some addresses that hold 16 codes each: 8, or 16 for codes of 8 bits, side by side."""
     kind = ir.VectorType(I8, 16 if bits == 8 else 8)
-    return _joined(b, [read(b, p, kind) for p in starts])
-
-
-def _moved(b: Any, x: Any, y: Any, bytes_: list[int]) -> Any:
-    """Emit a choice of the bytes of x and y."""
-    return b.shuffle_vector(x, y, ir.Constant(ir.VectorType(I32, len(bytes_)), bytes_))
-
-
-def _fours(b: Any, bits: int, spans: list[Any], j: int) -> Any:
-    """Emit of each of 16 spans the 32 bits with codes 4 j .. 4 j + 3; spans: those of the first and of the last 8."""
-    size, byte = 16 if bits == 8 else 8, 4 * j * bits // 8
-    if size == 8:
-        return _moved(b, spans[0], spans[1], [size * i + byte + k for i in range(16) for k in range(4)])
-    parts = []
-    for x in spans:
-        low, high = (_moved(b, x, x, list(range(start, start + 64))) for start in (0, 64))
-        parts.append(_moved(b, low, high, [size * i + byte + k for i in range(8) for k in range(4)]))
-    return _joined(b, parts)
+    return joined_all(b, [read(b, p, kind) for p in starts])
 
 
 def _in_lanes(b: Any, x: Any, y: Any, unit: int, upper: bool) -> Any:
@@ -116,42 +99,13 @@ def _in_lanes(b: Any, x: Any, y: Any, unit: int, upper: bool) -> Any:
     mask = [
         lane + start + i // 2 + x.type.count * (i % 2) for lane in range(0, x.type.count, unit) for i in range(unit)
     ]
-    return b.shuffle_vector(x, y, ir.Constant(ir.VectorType(I32, len(mask)), mask))
+    return lanes(b, x, y, mask)
 
 
 def _two_rows(b: Any, words: Any) -> list[Any]:
     """Emit the int16 in the lower and in the upper halves of 16 lanes as floats."""
     pairs, half = b.bitcast(words, I32X16), const(I32X16, 16)
     return [b.sitofp(x, F32X16) for x in (b.ashr(b.shl(pairs, half), half), b.ashr(pairs, half))]
-
-
-def _tokens16(bits: int, prefix: int) -> Any:
-    @op(types.void, Addr, Addr, types.int64, types.int64, Addr, Floats, Floats, Addr)
-    def build(b: Any, p: Any, q: Any, row: Any, n: Any, table: Any, scale: Any, scale8: Any, out: Any) -> None:
-        """n values (sixteens) of 8 tokens whose codes begin at p, `row` bytes apart, and of 8 from q, times the tokens'
-        scales: rows of 64 bytes at `out`, one per value, lanes along tokens."""
-        if not HAS_WORDS:
-            # Never called (`lift_long.in_words`), but compiled.
-            return
-        words = Words(b, table, bits, prefix)
-        both = b.shuffle_vector(scale, scale8, ir.Constant(ir.VectorType(I32, 16), list(range(16))))
-        starts = [b.add(a, b.mul(row, I64(i))) for a in (p, q) for i in range(8)]
-        with cgutils.for_range(b, b.lshr(n, I64(4)), intp=I64) as loop:
-            codes, to = b.mul(loop.index, I64(2 * bits)), b.add(out, b.mul(loop.index, I64(16 * 64)))
-            spans = [_spans(b, bits, [b.add(a, codes) for a in starts[half : half + 8]]) for half in (0, 8)]
-            for j in range(4):
-                found, bit = _fours(b, bits, spans, j), 4 * j * bits % 8
-                # Two values of two tokens, then the other two of both.
-                order = [32 * t + bit + bits * (i + k) for k in (0, 2) for t in (0, 1) for i in (0, 1)]
-                low, high = words.look_up(b, found, order * 8)
-                near, far = (
-                    b.bitcast(_in_lanes(b, low, high, 16, upper), ir.VectorType(I64, 8)) for upper in (False, True)
-                )
-                for k, upper in ((0, False), (2, True)):
-                    for i, x in enumerate(_two_rows(b, _in_lanes(b, near, far, 2, upper))):
-                        write(b, b.add(to, I64(64 * (4 * j + k + i))), b.fmul(b.fmul(x, words.worth), both))
-
-    return build
 
 
 def _values16(bits: int, prefix: int) -> Any:
@@ -170,10 +124,10 @@ def _values16(bits: int, prefix: int) -> Any:
             to = b.add(out, b.mul(loop.index, I64(8 * 64)))
             for four in (0, 4):
                 tokens = [b.add(start, b.mul(row, I64(four + i))) for i in range(4)]
-                spans, size = _spans(b, bits, tokens), 16 if bits == 8 else 8
+                codes, size = spans(b, bits, tokens), 16 if bits == 8 else 8
                 places = [divmod(4 * j * bits, 8) for j in range(4)]
                 spots = [size * t + byte + k for byte, _ in places for t in range(4) for k in range(4)]
-                found = _moved(b, spans, spans, spots)
+                found = lanes(b, codes, codes, spots)
                 # The same value of two tokens side by side.
                 order = [32 * t + bit + bits * i for _, bit in places for _ in (0, 1) for i in range(4) for t in (0, 1)]
                 low, high = words.look_up(b, found, order)
@@ -184,5 +138,4 @@ def _values16(bits: int, prefix: int) -> Any:
     return build
 
 
-tokens16_8, tokens16_3, tokens16_2 = _tokens16(8, 0), _tokens16(3, 6), _tokens16(2, 6)
 values16_8, values16_3, values16_2 = _values16(8, 0), _values16(3, 6), _values16(2, 6)

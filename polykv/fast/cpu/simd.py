@@ -156,12 +156,6 @@ def load_i8x8(b: Any, p: Any) -> Any:
     return b.sext(read(b, p, ir.VectorType(I8, 8)), I32X8)
 
 
-@op(Ints, Addr)
-def load_u8x8(b: Any, p: Any) -> Any:
-    """8 uint8 at p as int32 lanes."""
-    return b.zext(read(b, p, ir.VectorType(I8, 8)), I32X8)
-
-
 @op(types.void, Addr, Ints)
 def store_i8x8(b: Any, p: Any, v: Any) -> None:
     """Store the low byte of each lane, 8 bytes at p."""

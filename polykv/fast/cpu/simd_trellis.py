@@ -31,7 +31,9 @@ from polykv.fast.cpu.simd_core import (
     I64,
     Addr,
     Floats,
+    Ints,
     call,
+    features,
     op,
     read,
     spread,
@@ -39,7 +41,10 @@ from polykv.fast.cpu.simd_core import (
     write,
 )
 from polykv.fast.cpu.simd_math import multiply_add
+from polykv.fast.cpu.simd_wide import F32X16, I32X16, lanes
 
+# One lane of four rows in an instruction.
+HAS_TWO_TABLES = {"avx512f", "avx512vl"} <= features()
 F32X2 = ir.VectorType(F32, 2)
 # Bytes of a vector, and of the costs of all classes.
 STEP, CLASSES = 32, 256
@@ -161,6 +166,30 @@ def matches_column4(b: Any, x: Any, cost: Any, old: Any, book: Any) -> Any:
     return b.and_(_matches(b, x, cost, _column(b, old, 4), book), I64(15))
 
 
+def _lane(b: Any, rows: Any, lane: Any, n: int) -> Any:
+    """Emit the values of one lane of n rows of 8 float32, as often as they fit into a vector."""
+    if not HAS_TWO_TABLES:
+        return _column(b, b.add(rows, b.mul(b.sext(lane, I64), I64(4))), n)
+    places = b.add(spread(b, lane, 16), ir.Constant(I32X16, [0, 8, 16, 24] * 4))
+    found = []
+    for start in range(0, STEP * n, 2 * 64):
+        near, far = (read(b, _plus(b, rows, start + at), F32X16) for at in (0, 64))
+        found.append(call(b, "llvm.x86.avx512.vpermi2var.ps.512", F32X16, near, places, far))
+    return lanes(b, found[0], found[-1], [0, 1, 2, 3, 20, 21, 22, 23])
+
+
+@op(types.int64, types.float32, types.int32, Addr, types.int32, Addr)
+def matches_lane8(b: Any, x: Any, cost: Any, rows: Any, lane: Any, book: Any) -> Any:
+    """Bit p: the old cost of one of 8 groups in row p of 8, plus that of level p at `book`, has the bits `cost`."""
+    return _matches(b, x, cost, _lane(b, rows, lane, 8), book)
+
+
+@op(types.int64, types.float32, types.int32, Addr, types.int32, Addr)
+def matches_lane4(b: Any, x: Any, cost: Any, rows: Any, lane: Any, book: Any) -> Any:
+    """The same of 4 rows; 8 levels are read."""
+    return b.and_(_matches(b, x, cost, _lane(b, rows, lane, 4), book), I64(15))
+
+
 @op(Floats, Addr, types.int64)
 def spaced(b: Any, p: Any, step: Any) -> Any:
     """8 float32 that lie `step` bytes apart."""
@@ -175,6 +204,18 @@ def least(b: Any, costs: Any) -> Any:
     """The least cost of all classes, as an integer."""
     vectors = [read(b, _plus(b, costs, STEP * i), I32X8) for i in range(8)]
     return fold(b, reduce(partial(_less, b), vectors), _less)
+
+
+@op(Ints, Addr)
+def least8(b: Any, costs: Any) -> Any:
+    """The least costs of all classes of 8 groups, as integers; costs [class, group]."""
+    return reduce(partial(_less, b), [read(b, _plus(b, costs, STEP * i), I32X8) for i in range(64)])
+
+
+@op(types.int64, Ints, Addr)
+def equal8(b: Any, cost: Any, row: Any) -> Any:
+    """Which of 8 costs have the bits of those in `row`, one bit each."""
+    return b.zext(b.bitcast(b.icmp_signed("==", read(b, row, I32X8), cost), I8), I64)
 
 
 @op(types.int64, types.int32, Addr)

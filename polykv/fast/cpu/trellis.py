@@ -62,7 +62,7 @@ def viterbi(x: F32, codebook: F32, bits: int) -> Any:
 @kernel()
 def work_bytes(group: int) -> Any:
     """Bytes of scratch memory for groups of up to `group` values: costs before and after every step, and some spare."""
-    return 8 * CLASSES * (group + 1) + CLASSES
+    return 8 * CLASSES * (group + 1) + CLASSES + 64
 
 
 @kernel(inlined=True)

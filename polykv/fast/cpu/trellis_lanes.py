@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 
 from polykv.fast.cpu._jit import kernel
-from polykv.fast.cpu.simd import get_f32, get_i32, put_i32, splat_f, store_f
+from polykv.fast.cpu.simd import get_f32, get_i32, put_f32, put_i32, splat_f, store_f
 from polykv.fast.cpu.simd_trellis import (
     CLASSES,
     STEP,
     block4,
     block8,
-    equal64,
-    least,
+    equal8,
+    least8,
     lowest,
-    matches_column4,
-    matches_column8,
+    matches_lane4,
+    matches_lane8,
     spaced,
 )
 from polykv.fast.cpu.trellis_tables import ODD, RANK
@@ -33,64 +33,87 @@ ZERO = np.float32(0)
 
 
 @kernel(inlined=True)
-def _forward(values: Any, bits: int, book: int, costs: int) -> None:
-    """A step: from the costs before it to those after it, which lie behind them."""
+def _aligned(work: int) -> Any:
+    """The first cache line of some memory: vectors that lie across two cost twice."""
+    return (work + 63) // 64 * 64
+
+
+@kernel(inlined=True)
+def _none(work: int) -> None:
+    """The costs before the first step."""
+    for row in range(0, ROWS, STEP):
+        store_f(work + row, splat_f(ZERO))
+
+
+@kernel(inlined=True)
+def _forward(values: Any, bits: int, book: int, costs: int, part: int) -> None:
+    """An eighth of a step: from the costs before it to those after it, which lie behind them."""
     if bits == 3:
-        for j in range(8):
-            block8(values, costs + 8 * STEP * j, book + 256 * j, costs + ROWS + STEP * j)
+        block8(values, costs + 8 * STEP * part, book + 256 * part, costs + ROWS + STEP * part)
     else:
-        for j in range(16):
+        for j in range(2 * part, 2 * part + 2):
             block4(values, costs + 4 * STEP * j, book + 64 * j, costs + ROWS + STEP * j)
 
 
 @kernel(inlined=True)
-def _sources(value: Any, bits: int, trellis: int, costs: int, kept: int, cost: int) -> Any:
-    """Which of the states that leave class `kept` have the cost of that class, one bit each; costs: of one lane."""
+def _sources(value: Any, bits: int, trellis: int, costs: int, lane: int, kept: int, cost: int) -> Any:
+    """Which of the states that leave class `kept` have the cost of that class in a lane, one bit each."""
     old, book = costs + STEP * ((kept << bits) & 63), trellis + 4 * (kept << bits)
     if bits == 3:
-        return matches_column8(value, cost, old, book)
-    return matches_column4(value, cost, old, book)
+        return matches_lane8(value, cost, old, np.int32(lane), book)
+    return matches_lane4(value, cost, old, np.int32(lane), book)
 
 
 @kernel()
-def _last(value: Any, bits: int, trellis: int, costs: int, spare: int) -> Any:
-    """The last state of a lane: of those with the least cost the one of lowest rank."""
+def _last(x: int, lane: int, bits: int, trellis: int, costs: int, spare: int, states: int) -> None:
+    """The last states of all lanes: of those with the least cost the one of lowest rank.
+
+    Value i lies at x + lane i, its state goes to the like place of `states`, which may be x; spare: 64 bytes.
+    """
+    end, n, found = costs + ROWS, 64 << bits, spare + 32
+    cost = least8(end)
+    store_f(spare, splat_f(np.float32(n)))
     for kept in range(64):
-        put_i32(spare + 4 * kept, get_i32(costs + ROWS + STEP * kept))
-    cost = least(spare)
-    classes = equal64(cost, spare)
-    last, first = np.int64(0), np.float32(64 << bits)
-    while classes:
-        kept = lowest(classes)
-        classes &= classes - 1
-        found = _sources(value, bits, trellis, costs, kept, cost)
-        while found:
-            s = (kept << bits) + lowest(found)
-            rank = get_f32(trellis + 4 * (RANK * (64 << bits) + s))
-            if rank < first:
-                last, first = s, rank
-            found &= found - 1
-    return last
+        lanes = equal8(cost, end + STEP * kept)
+        while lanes:
+            i = lowest(lanes)
+            lanes &= lanes - 1
+            least = get_i32(end + STEP * kept + 4 * i)
+            sources = _sources(get_f32(x + lane * i), bits, trellis, costs, i, kept, least)
+            while sources:
+                s = (kept << bits) + lowest(sources)
+                sources &= sources - 1
+                rank = get_f32(trellis + 4 * (RANK * n + s))
+                if rank < get_f32(spare + 4 * i):
+                    put_f32(spare + 4 * i, rank)
+                    put_i32(found + 4 * i, np.int32(s))
+    for i in range(8):
+        put_i32(states + lane * i, get_i32(found + 4 * i))
+
+
+@kernel(inlined=True)
+def _back(x: int, bits: int, trellis: int, costs: int, i: int, states: int, after: int) -> None:
+    """State of lane i at a step whose value is at x, from the state after it; costs: those before the step."""
+    kept = np.int64(get_i32(after)) & 63
+    cost = get_i32(costs + ROWS + STEP * kept + 4 * i)
+    put_i32(states, np.int32((kept << bits) + lowest(_sources(get_f32(x), bits, trellis, costs, i, kept, cost))))
 
 
 @kernel()
 def search8(x: int, step: int, lane: int, g: int, bits: int, trellis: int, work: int, states: int) -> None:
     """States uint32 of the best paths for 8 groups of g values x; work: `trellis.work_bytes(g)` bytes.
 
-    Value t of group i lies at x + step t + lane i, its state goes to the like place of `states`, which may be x.
+    Value t of group i lies at x + step t + lane i, its state goes to the like place of `states`.
     """
-    for row in range(0, ROWS, STEP):
-        store_f(work + row, splat_f(ZERO))
+    work, book = _aligned(work), trellis + 4 * ODD * (64 << bits)
+    _none(work)
     for t in range(g):
-        _forward(spaced(x + step * t, lane), bits, trellis + 4 * ODD * (64 << bits), work + ROWS * t)
-    spare, t = work + ROWS * (g + 1), g - 1
-    for i in range(8):
-        at = step * t + lane * i
-        put_i32(states + at, _last(get_f32(x + at), bits, trellis, work + ROWS * t + 4 * i, spare))
+        values = spaced(x + step * t, lane)
+        for part in range(8):
+            _forward(values, bits, book, work + ROWS * t, part)
+    t = g - 1
+    _last(x + step * t, lane, bits, trellis, work + ROWS * t, work + ROWS * (g + 1), states + step * t)
     for t in range(g - 2, -1, -1):
         for i in range(8):
-            at, costs = step * t + lane * i, work + ROWS * t + 4 * i
-            kept = np.int64(get_i32(states + at + step)) & 63
-            cost = get_i32(costs + ROWS + STEP * kept)
-            s = (kept << bits) + lowest(_sources(get_f32(x + at), bits, trellis, costs, kept, cost))
-            put_i32(states + at, s)
+            at = step * t + lane * i
+            _back(x + at, bits, trellis, work + ROWS * t, i, states + at, states + at + step)
