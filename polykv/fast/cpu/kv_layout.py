@@ -205,10 +205,8 @@ def _fitted(values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int32], flo
 
     Most multiples of the values round badly; a good one leaves an error of 1e-5.
     """
-    size = np.abs(values).max()
-    best = (np.inf, np.zeros(len(values)), 1.0)
-    for top in np.arange(TOP // 4, TOP, 0.05):
-        whole = np.rint(values * (top / size))
-        worth = values @ whole / (whole @ whole)
-        best = min(best, (float(np.square(values - worth * whole).sum()), whole, float(worth)), key=lambda x: x[0])
-    return best[1].astype(np.int32), best[2]
+    tops = np.arange(TOP // 4, TOP, 0.05)
+    whole = np.rint(values * (tops / np.abs(values).max())[:, None])
+    worth = (values * whole).sum(axis=1) / np.square(whole).sum(axis=1)
+    best = np.square(values - worth[:, None] * whole).sum(axis=1).argmin()
+    return whole[best].astype(np.int32), float(worth[best])

@@ -44,11 +44,11 @@ def kv_grow(arenas: Sequence[KVArena], n_blocks: int) -> None:
         memory, at = np.zeros(sum(_size(a, n_blocks) for a in batch), np.uint8), 0
         for arena in batch:
             part = memory[at : at + _size(arena, n_blocks)]
-            data = part.reshape(arena.n_kv, n_blocks, int(arena.geom[RECORD])).transpose(1, 0, 2)
+            data = part.reshape(arena.n_kv, n_blocks, int(arena.geom[RECORD]))
             kept = min(n_blocks, arena.n_blocks)
-            data[:kept] = arena.fields["data"][:kept]
+            data[:, :kept] = heads(arena)[:, :kept]
             # The arena object stays, only its array is replaced: whoever holds it sees the larger one.
-            arena.fields["data"] = data
+            arena.fields["data"] = data.transpose(1, 0, 2)
             at += len(part)
 
 
