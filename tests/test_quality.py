@@ -76,7 +76,7 @@ def test_bytes_of_the_result_are_still_those_of_the_arrays(name: str, request: p
         assert sum(layer.token_nbytes for layer in plan.layers) == x["bytes_per_token"]
 
 
-@pytest.mark.parametrize("name", ("calibration", "calibration-opticks"))
+@pytest.mark.parametrize("name", ("calibration", "calibration-opticks", "calibration-centered"))
 def test_the_results_of_calibrations_are_shown(name: str) -> None:
     result = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
     text = (ROOT / "docs" / "RESULTS.md").read_text()
@@ -85,4 +85,5 @@ def test_the_results_of_calibrations_are_shown(name: str) -> None:
         for kv, found in m["pairs"].items():
             # Factors for K are worth something wherever K has few bits, and cost no bytes.
             assert len({x["bytes_per_token"] for x in found.values()}) == 1
-            assert found["balanced"]["kl_mean"] < (1.05 if kv.startswith("q8_0") else 0.8) * found["none"]["kl_mean"]
+            limit = 1.05 if kv.startswith("q8_0") else 0.9 if "+c" in kv else 0.8
+            assert found["balanced"]["kl_mean"] < limit * found["none"]["kl_mean"]
