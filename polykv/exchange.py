@@ -6,6 +6,8 @@ zero-padded to whole blocks of the type, so the byte count follows from both.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -28,7 +30,7 @@ def quantize(tier: str, x: npt.ArrayLike, backend: str = "ref") -> U8:
     UnsupportedError for a type or head_dim that the backend has no kernels for.
     """
     kind = _exchanged(tier)
-    a = np.asarray(x)
+    a = _array("quantize: x", x)
     if not np.issubdtype(a.dtype, np.floating):
         raise ConfigError(f"quantize: x has dtype {a.dtype}; give it float values")
     if a.ndim == 0 or a.shape[-1] == 0:
@@ -52,7 +54,7 @@ def dequantize(tier: str, blocks: npt.ArrayLike, head_dim: int, backend: str = "
     UnsupportedError for a type or head_dim that the backend has no kernels for.
     """
     kind = _exchanged(tier)
-    data = np.asarray(blocks)
+    data = _array("dequantize: blocks", blocks)
     if data.dtype != np.uint8:
         raise ConfigError(f"dequantize: blocks have dtype {data.dtype}; exchange blocks are uint8")
     if not isinstance(head_dim, int | np.integer) or head_dim < 1:
@@ -66,8 +68,18 @@ def dequantize(tier: str, blocks: npt.ArrayLike, head_dim: int, backend: str = "
     return load(backend).decode(kind, np.ascontiguousarray(data), int(head_dim))
 
 
+def _array(name: str, x: npt.ArrayLike) -> npt.NDArray[Any]:
+    """x as an array, unless its rows differ in length."""
+    try:
+        return np.asarray(x)
+    except (TypeError, ValueError) as e:
+        raise ConfigError(f"{name}: cannot be made an array: {e}") from None
+
+
 def _exchanged(tier: str) -> Codec:
     """The codec, if its vectors can be stored one by one."""
+    if not isinstance(tier, str):
+        raise ConfigError(f"unknown K/V type {tier!r}; a type is a string such as q8_0")
     kind = codec(tier)
     if kind.centered:
         raise ConfigError(f"{tier} exists in caches only: it codes vectors less the mean of their unit of 64 positions")

@@ -17,6 +17,7 @@ import numpy as np
 
 from polykv import ops as operations
 from polykv.agent import Agent
+from polykv.arguments import check_path, check_whole, integers, path_list
 from polykv.cache.calibration import Calibration
 from polykv.cache.calibration_file import read_calibration
 from polykv.cache.codecs import DEFAULT_KV, tiers_text
@@ -49,6 +50,7 @@ SEQUENCES_OF_FULL_LENGTH = 4
 
 Prompt = str | Seq[Message] | Seq[int]
 PROMPT_KINDS = "a prompt is a string, a list of messages {role, content}, or a list of token ids"
+TOKEN_IDS = "detokenize takes a list of token ids"
 
 
 def load(
@@ -78,9 +80,9 @@ def load(
 
     Raises a PolyKVError for anything that is wrong with the file or the arguments.
     """
-    for name, value in (("ctx", ctx), ("cache_tokens", cache_tokens), ("threads", threads), ("chunk", chunk)):
-        if value is not None and (not isinstance(value, int | np.integer) or isinstance(value, bool)):
-            raise ConfigError(f"{name} is {value!r}; it must be a whole number")
+    numbers = {"ctx": ctx, "cache_tokens": cache_tokens, "threads": threads}
+    check_whole(chunk=chunk, **{name: value for name, value in numbers.items() if value is not None})
+    books = path_list("codebooks", codebooks)
     if not isinstance(kv, str):
         raise ConfigError(f"kv is {kv!r}; it must be a string such as {DEFAULT_KV}")
     ops = operations.load(backend)
@@ -92,7 +94,7 @@ def load(
     loaded = loaded.for_context(context)
     _set_threads(backend, threads)
     asked, free = asked_tiers(kv, len(loaded.config.layers))
-    asked = with_codebooks(asked, codebooks)
+    asked = with_codebooks(asked, books)
     check_model(ops, loaded, CacheConfig(asked))
     tiers, checks = protect_keys(ops, loaded, asked, free, CacheConfig.block_size)
     stored = CacheConfig(tiers)
@@ -112,6 +114,8 @@ def load(
 
 def _calibration(k: str | Path | Calibration | None, v: str | Path | None) -> Calibration:
     if not isinstance(k, Calibration):
+        check_path("calibration", k)
+        check_path("calibration_v", v)
         return read_calibration(k, v)
     if v is not None:
         raise ConfigError("calibration_v goes with a file for K: a Calibration has both sides")
@@ -179,11 +183,13 @@ class LLM:
     # -- text ----------------------------------------------------------------------------------------------------
     def tokenize(self, text: str, special: bool = True) -> list[int]:
         """Token ids of text, without a beginning-of-text token; special: parse special tokens written in the text."""
+        if not isinstance(text, str):
+            raise PromptError(f"the text is of type {type(text).__name__}; it must be a string")
         return self.tokenizer.encode(text, special=special, add_bos=False)
 
     def detokenize(self, ids: Seq[int]) -> str:
         """Text of token ids; bytes that are no valid UTF-8 become U+FFFD."""
-        return self.tokenizer.decode(list(ids))
+        return self.tokenizer.decode(integers(ids, TOKEN_IDS))
 
     def prompt_ids(self, prompt: Prompt, raw: bool = False) -> list[int]:
         """Token ids that a prompt stands for; see `generate`."""
@@ -202,10 +208,7 @@ class LLM:
         messages = [m for m in items if isinstance(m, dict)]
         if items and len(messages) == len(items):
             return self.prompts.messages(messages)
-        ids = [int(i) for i in items if isinstance(i, int | np.integer) and not isinstance(i, bool)]
-        if len(ids) == len(items):
-            return ids
-        raise PromptError(PROMPT_KINDS)
+        return integers(items, PROMPT_KINDS)
 
     def _note_template(self) -> None:
         if self.prompts.template is None and NO_TEMPLATE not in self._said:

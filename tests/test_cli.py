@@ -21,7 +21,7 @@ from polykv.cache.codecs import CODECS
 from polykv.commands import options
 from polykv.commands.compiling import Compiling
 from polykv.commands.output import Output, printable, say
-from polykv.errors import StrictError
+from polykv.errors import ConfigError, StrictError
 from polykv.fast.cpu import limits
 from polykv.ops import BACKENDS
 from polykv.report import megabytes
@@ -45,6 +45,29 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
     command = importlib.import_module(f"polykv.commands.{cli.COMMANDS[name][0]}").command
     for parameter in command.params:
         assert isinstance(parameter, click.Argument) or parameter.opts
+
+
+@pytest.mark.parametrize("name", ["ask", "generate", "chat"])
+def test_help_says_how_long_answers_are(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, out, _ = run(capsys, name, "--help")
+    found = re.search(r"default (\d+) in ask, else (\d+)", " ".join(out.split()))
+    assert found is not None
+    module = importlib.import_module(f"polykv.commands.{name}")
+    seen: list[int] = []
+
+    def sampling(values: dict[str, Any], max_tokens: int) -> dict[str, Any]:
+        seen.append(max_tokens)
+        raise ConfigError("seen")
+
+    monkeypatch.setattr(module, "sampling", sampling)
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    document = tmp_path / "document.txt"
+    document.write_text("A short one.")
+    given = {"ask": (str(document), "-q", "Who?"), "generate": ("Who?",), "chat": ()}[name]
+    run(capsys, name, *given, "-m", TINY)
+    assert seen == [int(found[1 if name == "ask" else 2])]
 
 
 def test_table_is_complete() -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import polykv
-from polykv.commands.ask import DEFAULT_AGENTS, DEFAULT_ANSWER, read_document, shipped_questions
+from polykv.commands.ask import DEFAULT_AGENTS, read_document, shipped_questions
+from polykv.commands.options import SHORT_ANSWER
 from polykv.report import megabytes
 
 
@@ -36,7 +37,7 @@ def test_the_answers_are_right(smollm2_path: Path, kv: str, activations: str) ->
     """Not by luck: roundings differ with the types, the answers do not."""
     questions = shipped_questions()
     with polykv.load(smollm2_path, kv=kv, activations=activations).pool(read_document(None)) as pool:
-        answers = pool.ask([q["question"] for q in questions], max_tokens=DEFAULT_ANSWER)
+        answers = pool.ask([q["question"] for q in questions], max_tokens=SHORT_ANSWER)
     for q, a in zip(questions, answers, strict=True):
         assert q["answer"] in a.text, f"{q['question']} -> {a.text!r}"
 
@@ -46,7 +47,7 @@ def test_another_model_reads_it_too(gemma3_path: Path) -> None:
     """Sliding windows and no chat template: other paths through cache and prompts, the same facts."""
     questions = shipped_questions()[:DEFAULT_AGENTS]
     with polykv.load(gemma3_path, kv="q8_0/turbo3").pool(read_document(None)) as pool:
-        answers = pool.ask([q["question"] for q in questions], max_tokens=DEFAULT_ANSWER)
+        answers = pool.ask([q["question"] for q in questions], max_tokens=SHORT_ANSWER)
     for q, a in zip(questions, answers, strict=True):
         assert q["answer"] in a.text, f"{q['question']} -> {a.text!r}"
 
@@ -55,14 +56,14 @@ def test_another_model_reads_it_too(gemma3_path: Path) -> None:
 def test_the_answers_come_from_the_document(llm: polykv.LLM) -> None:
     """Without the document the model cannot know at least the first questions: it did read."""
     for q in shipped_questions()[:DEFAULT_AGENTS]:
-        assert q["answer"] not in llm.generate(q["question"], max_tokens=DEFAULT_ANSWER).text
+        assert q["answer"] not in llm.generate(q["question"], max_tokens=SHORT_ANSWER).text
 
 
 @pytest.mark.model
 def test_sharing_pays(llm: polykv.LLM) -> None:
     """Three agents in the shared compressed pool against three float16 caches, in measured bytes."""
     with llm.pool(read_document(None)) as pool:
-        pool.ask([q["question"] for q in shipped_questions()[:DEFAULT_AGENTS]], max_tokens=DEFAULT_ANSWER)
+        pool.ask([q["question"] for q in shipped_questions()[:DEFAULT_AGENTS]], max_tokens=SHORT_ANSWER)
         memory = pool.memory()
     assert memory.f16_equivalent > 6 * memory.total
     # The transcript shows this number; it depends on block size and types alone.

@@ -62,9 +62,12 @@ def test_takes_other_floats_views_and_lists() -> None:
         ("q8_0", np.array([np.nan]), "not finite"),
         ("f32", np.array([1e300]), "not finite"),
         ("q8_0", np.array(["a"]), "dtype"),
+        ("q8_0", [[1.0], [1.0, 2.0]], "array"),
+        (None, np.zeros(32, np.float32), "None"),
+        (b"q8_0", np.zeros(32, np.float32), "b'q8_0'"),
     ],
 )
-def test_quantize_refuses(tier: str, x: Any, word: str) -> None:
+def test_quantize_refuses(tier: Any, x: Any, word: str) -> None:
     with pytest.raises(ConfigError) as error:
         quantize(tier, x)
     assert word in str(error.value)
@@ -78,6 +81,7 @@ def test_quantize_refuses(tier: str, x: Any, word: str) -> None:
         (np.zeros((2, 34), np.uint8), 0, "head_dim"),
         (np.zeros((2, 34), np.uint8), 32.0, "head_dim"),
         (np.uint8(3), 32, "0 bytes"),
+        ([[1], [1, 2]], 32, "array"),
     ],
 )
 def test_dequantize_refuses(blocks: Any, dim: Any, word: str) -> None:

@@ -58,6 +58,17 @@ def test_tokenize_round_trip() -> None:
         assert llm.detokenize(llm.tokenize(text)) == text
 
 
+def test_what_is_no_text_and_no_token_ids_is_refused() -> None:
+    llm = tiny_llm()
+    for text in (None, b"text", ["text"], 5):
+        with pytest.raises(PromptError, match="must be a string"):
+            llm.tokenize(text)
+    for ids in (None, 5, "text", b"ab", [1.5], [True], [[1]], np.ones(2), ["1"]):
+        with pytest.raises(PromptError, match="token ids"):
+            llm.detokenize(ids)
+    assert llm.detokenize(np.array(llm.tokenize("a b"))) == "a b"
+
+
 def test_what_a_prompt_means() -> None:
     chat, plain = tiny_llm(chat=True), tiny_llm()
     as_messages = chat.prompt_ids([{"role": "user", "content": "Hi"}])
@@ -153,6 +164,11 @@ def test_load_refuses_bad_arguments() -> None:
         ({"backend": "ref", "threads": 1}, "no threads"),
         ({"chunk": 0}, "chunk"),
         ({"cache_tokens": 0}, "at least one"),
+        ({"codebooks": 5}, "codebooks is 5"),
+        ({"codebooks": "file"}, "list of files"),
+        ({"codebooks": [5]}, "codebooks has 5"),
+        ({"calibration": 5}, "calibration has 5"),
+        ({"calibration_v": 5}, "calibration_v has 5"),
     ):
         with pytest.raises(ConfigError, match=words):
             polykv.load(tiny_path("llama"), **options)
@@ -172,6 +188,13 @@ def test_int8_activations_stay_close_to_float32() -> None:
     ids, path = tiny_golden("llama")["ids"], tiny_path("llama", "q8_0")
     exact, rounded = (polykv.load(path, kv="f32", activations=a).logits(ids) for a in ("f32", "q8"))
     assert 0 < np.abs(exact - rounded).max() < 0.2
+
+
+@pytest.mark.parametrize("name", ["ctx", "agents", "shared"])
+@pytest.mark.parametrize("value", ["3", 1.5, True])
+def test_plan_takes_whole_numbers(name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=f"{name} is {value!r}"):
+        tiny_llm().plan(**{name: value})
 
 
 def test_plan_predicts_what_the_pool_then_holds() -> None:

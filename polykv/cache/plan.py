@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from polykv.arguments import check_whole
 from polykv.cache.codecs import codec
 from polykv.cache.group import CacheGroup, Stage, make_groups
 from polykv.cache.pool import exact_of, layer_kv
@@ -109,6 +110,7 @@ def plan_memory(
     """
     if len(tiers) != len(model.layers):
         raise ConfigError(f"{len(tiers)} tiers for a model of {len(model.layers)} layers")
+    check_whole(ctx=ctx, agents=agents, shared=shared, chunk=chunk)
     if ctx < 1 or agents < 1 or chunk < 1:
         raise ConfigError(f"cannot plan {agents} agents of {ctx} tokens in steps of {chunk}: all must be at least 1")
     if not 0 <= shared <= ctx:

@@ -14,6 +14,7 @@ import click
 
 from polykv.commands.compiling import Compiling
 from polykv.commands.options import (
+    SHORT_ANSWER,
     check_notes,
     open_model,
     run_options,
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from polykv.memory import PoolMemory
     from polykv.shared_pool import SharedKVPool
 
-DEFAULT_ANSWER = 64
 DEFAULT_AGENTS = 3
 # Files that are taken for documents, and what to do with them.
 _NOT_TEXT = {
@@ -161,11 +161,11 @@ def _answer(
     if compiling.kernels or values["pool_file"]:
         # Perhaps the first run on this machine: let kernels be compiled before time is taken.
         with compiling:
-            pool.ask(asked, **sampling(values, DEFAULT_ANSWER) | {"max_tokens": 2})
+            pool.ask(asked, **sampling(values, SHORT_ANSWER) | {"max_tokens": 2})
     counters = llm.engine.counters
     rows, seconds = counters.decode_rows, counters.decode_s
     with out.status(f"{len(asked)} agents are answering"), compiling:
-        answers = pool.ask(asked, **sampling(values, DEFAULT_ANSWER))
+        answers = pool.ask(asked, **sampling(values, SHORT_ANSWER))
     rows, seconds = counters.decode_rows - rows, counters.decode_s - seconds
     return answers, {"decode_s": seconds, "decode_tok_s": rows / seconds if seconds else 0.0}
 

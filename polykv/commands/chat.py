@@ -10,6 +10,7 @@ import click
 from polykv.commands.ask import read_document
 from polykv.commands.compiling import Compiling
 from polykv.commands.options import (
+    DEFAULT_ANSWER,
     check_notes,
     open_model,
     run_options,
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from polykv.agent import Agent
     from polykv.llm import LLM
 
-DEFAULT_ANSWER = 256
 HELP = """/retry          answer the last question again (another seed when --temperature is above 0)
 /edit TEXT      ask TEXT instead of the last question
 /undo           take the last question and its answer back

@@ -9,6 +9,7 @@ import click
 
 from polykv.commands.compiling import Compiling
 from polykv.commands.options import (
+    DEFAULT_ANSWER,
     check_notes,
     open_model,
     run_options,
@@ -19,8 +20,6 @@ from polykv.commands.options import (
 )
 from polykv.commands.output import Output
 from polykv.errors import PromptError
-
-DEFAULT_ANSWER = 256
 
 
 @click.command()

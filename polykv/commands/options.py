@@ -47,12 +47,14 @@ calibration_v_option = click.option(
     "--calibration-v", type=click.Path(dir_okay=False), default=None, help="The same for V."
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="The last line of output is one JSON object.")
+# Longest answer in tokens when -n is not given; the short one is for `ask`, whose answers are facts.
+DEFAULT_ANSWER, SHORT_ANSWER = 256, 64
 max_tokens_option = click.option(
     "-n",
     "--max-tokens",
     type=click.IntRange(min=1),
     default=None,
-    help="Longest answer in tokens; default 48 in ask, else 256.",
+    help=f"Longest answer in tokens; default {SHORT_ANSWER} in ask, else {DEFAULT_ANSWER}.",
 )
 
 
