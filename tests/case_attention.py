@@ -17,6 +17,8 @@ from polykv.types import LayerKV, Segment, Segments, Slots
 MIXED = ("q8_0/turbo3", "turbo3/q8_0", "f16/q4_0", "turbo4/turbo2_tcq", "q5_1/turbo3", "turbo3_tcq/q4_0")
 TURNED = ("q8_0+r", "q4_0+r", "q4_0+r/turbo3", "q5_1+r/iq4_nl+r")
 TIERS = (*CODECS, *MIXED, *TURNED)
+# Types whose keys are multiplied as integers.
+SCALAR = ("q8_0", "q6_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 HEADS = ((4, 4), (9, 3), (4, 1), (9, 1))
 
 
@@ -90,7 +92,7 @@ def cases() -> Iterator[Case]:
         # Scores of thousands: what 16-bit queries (of integer keys) and 16-bit levels (of long tables) leave of a score
         # is then a hundredth.
         k = parse_tier(tier).k
-        coarse = k.name.split("+")[0] in ("q8_0", "q6_0", "q5_0", "q4_0", "iq4_nl") or len(k.centroids) > 16
+        coarse = k.name.split("+")[0] in SCALAR or len(k.centroids) > 16
         yield attend("large-scores", AGENTS, tier, (9, 3), 64, gain=1000.0, tolerance=5e-3 if coarse else -1.0)
         # A row of NaN says so, and its neighbours are as ever.
         yield attend("nan", RAGGED, tier, (9, 3), 64, bad=np.nan)
