@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from case_base import normal, seeded
 from gguf_bytes import tiny
 from tiny_models import tiny_path
 
@@ -35,6 +36,21 @@ def small_heads(tmp_path: Path) -> str:
     path = tmp_path / "small.gguf"
     path.write_bytes(tiny(tok__model="llama").build())
     return str(path)
+
+
+def head_of(tmp_path: Path, dim: int, arch: str = "llama") -> Path:
+    """A random model whose heads have so many values."""
+    file = tiny(arch, tok__model="llama", attention__key_length=dim, attention__value_length=dim)
+    wide = {"attn_q": [32, 4 * dim], "attn_k": [32, 2 * dim], "attn_v": [32, 2 * dim], "attn_output": [4 * dim, 32]}
+    wide |= {"attn_q_norm": [dim], "attn_k_norm": [dim]}
+    rng = seeded(arch)
+    for t in file.tensors:
+        assert isinstance(t.name, str)
+        t.dims = wide.get(t.name.split(".")[-2], t.dims)
+        t.data = normal(rng, *t.dims, scale=t.dims[0] ** -0.5).tobytes()
+    path = tmp_path / f"{arch}-{dim}.gguf"
+    path.write_bytes(file.build())
+    return path
 
 
 @pytest.fixture
@@ -87,22 +103,28 @@ def test_the_other_backend_runs_it(small_heads: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dim", "padded"), [(72, ["K as q8_0: head_dim 72 is padded to 96"]), (100, ["V as turbo3", "128"])]
+    ("arch", "dim", "padded"),
+    [
+        ("llama", 72, ["K as q8_0: head_dim 72 is padded to 96"]),
+        ("gemma3", 72, ["K as q8_0: head_dim 72 is padded to 96"]),
+        ("llama", 100, ["K as q8_0: head_dim 100 is padded to 128", "V as turbo3: head_dim 100 is padded to 128"]),
+    ],
 )
-def test_any_even_head_dim_runs_and_padding_is_said(tmp_path: Path, dim: int, padded: list[str]) -> None:
-    file = tiny(tok__model="llama", attention__key_length=dim, attention__value_length=dim)
-    wide = {"attn_q": [32, 4 * dim], "attn_k": [32, 2 * dim], "attn_v": [32, 2 * dim], "attn_output": [4 * dim, 32]}
-    for t in file.tensors:
-        t.dims = wide.get(t.name.split(".")[-2], t.dims)
-    path = tmp_path / "wide.gguf"
-    path.write_bytes(file.build())
-    found = {}
+def test_any_even_head_dim_runs_and_padding_is_said(tmp_path: Path, arch: str, dim: int, padded: list[str]) -> None:
+    path, found = head_of(tmp_path, dim, arch), {}
     for name in BACKENDS:
         llm = polykv.load(path, backend=name, kv="q8_0/turbo3", activations="f32")
-        assert len(llm.generate([1, 2], max_tokens=3, ignore_eog=True).tokens) == 3
-        assert any(all(part in note for part in padded) for note in llm.notes)
-        found[name] = llm.logits([1, 2, 3, 4, 5])
+        assert [sum(start in note for note in llm.notes) for start in padded] == [1] * len(padded)
+        found[name] = llm.logits([1, 2, 3, 4, 2] * 6)
+    assert np.std(found["ref"]) > 0.01
     np.testing.assert_allclose(found["cpu"], found["ref"], rtol=0, atol=1e-3 * np.abs(found["ref"]).max())
+
+
+def test_padding_of_plain_types_is_said_where_it_is(tmp_path: Path) -> None:
+    """Files have as many values as a head has; only memory of `cpu` has more."""
+    runs = {name: polykv.load(head_of(tmp_path, 72), backend=name, kv="f16") for name in BACKENDS}
+    assert runs["ref"].notes == ()
+    assert any("V as f16: head_dim 72 is padded to 80" in note for note in runs["cpu"].notes)
 
 
 @pytest.mark.usefixtures("nothing_is_allocated")
