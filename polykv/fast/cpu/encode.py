@@ -12,7 +12,7 @@ from polykv.fast.cpu.encode_pack import bytes_to_group, group_to_bytes
 from polykv.fast.cpu.encode_tile import LANES, encode_lanes, lane_codes, point, scratch_bytes
 from polykv.fast.cpu.fwht import rotate_back
 from polykv.fast.cpu.kv_layout import CORE, DIM, GROUP, STORED, exchange_layout
-from polykv.fast.cpu.kv_space import to_codes, turned
+from polykv.fast.cpu.kv_space import copied, to_codes
 from polykv.fast.cpu.simd import addr
 from polykv.types import F32, U8, Codec
 
@@ -60,7 +60,7 @@ def encode(codec: Codec, x: F32, *, out: U8 | None = None) -> U8:
     geom, table = exchange_layout(codec, d)
     work, codes = np.empty(int(scratch_bytes(geom)), np.uint8), np.empty(int(geom[GROUP]), np.int32)
     flat = np.ascontiguousarray(x, np.float32).reshape(-1, d)
-    if turned(geom):
+    if copied(geom):
         before, flat = flat, np.empty((len(flat), int(geom[STORED])), np.float32)
         _turn(before, geom, table, flat)
     _encode(flat, geom, table, work, codes, direct.reshape(-1, n))

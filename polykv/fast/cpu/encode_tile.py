@@ -33,7 +33,7 @@ from polykv.fast.cpu.kv_layout import (
     TRELLIS_,
     WIDEST,
 )
-from polykv.fast.cpu.simd import get_f32, get_i32, get_i64, load_f, put_f32, put_i32, put_i64, splat_f, store_f, store_i
+from polykv.fast.cpu.simd import get_i32, get_i64, load_f, put_i32, put_i64, splat_f, store_f, store_i
 from polykv.fast.cpu.simd_math import to_half
 from polykv.fast.cpu.trellis import work_bytes
 
@@ -54,17 +54,14 @@ def scratch_bytes(geom: Any) -> Any:
 
 @kernel()
 def point(work: int, lane: int, vector: int, i: int, geom: Any, dims: int) -> None:
-    """Let a lane have group i of the vector of `dims` values at an address; what is beyond its end counts as zero."""
+    """Let a lane have group i of the vector of `dims` values (eights) at an address; what is beyond its end counts as
+    zero."""
     g = geom[GROUP]
     at, have = vector + 4 * g * i, dims - g * i
     if have < g:
         copy = work + TILE + 32 * g + 32 * max(g, WIDEST) + 4 * g * lane
-        # Vectors where they are whole: what follows may be no number, or no memory.
-        whole = have // 8 * 32
         for k in range(0, 4 * g, 32):
-            store_f(copy + k, load_f(at + k) if k < whole else splat_f(ZERO))
-        for k in range(whole, 4 * have, 4):
-            put_f32(copy + k, get_f32(at + k))
+            store_f(copy + k, load_f(at + k) if k < 4 * have else splat_f(ZERO))
         at = copy
     put_i64(work + ROWS + 8 * lane, at)
 

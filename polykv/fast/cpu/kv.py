@@ -37,7 +37,7 @@ from polykv.fast.cpu.kv_layout import (
 )
 from polykv.fast.cpu.kv_memory import heads, own
 from polykv.fast.cpu.kv_piece import tile_to_cells
-from polykv.fast.cpu.kv_space import less_means, pack_mean, stored_mean, turned, unpack_mean
+from polykv.fast.cpu.kv_space import copied, less_means, pack_mean, stored_mean, unpack_mean
 from polykv.fast.cpu.simd import addr, get_i32
 from polykv.types import F32, I32, U8, KVArena, Slots
 
@@ -56,9 +56,9 @@ def append_cells(
     """
     geom = longs(geom_at, GEOM)
     # Where encoders do not take vectors as they are, copies; they are kept by their name.
-    copied = geom[MEAN_AT] > 0 or turned(geom)
-    copies, dims = np.empty((n * n_kv if copied else 0, geom[STORED]), np.float32), geom[DIM]
-    if copied:
+    elsewhere = geom[MEAN_AT] > 0 or copied(geom)
+    copies, dims = np.empty((n * n_kv if elsewhere else 0, geom[STORED]), np.float32), geom[DIM]
+    if elsewhere:
         less_means(x, geom, table, data, pitch, n_kv, n, blocks, copies)
         x, dims = addr(copies), geom[STORED]
     g, width, row = geom[GROUP], 4 * dims, 4 * dims * n_kv
