@@ -65,7 +65,12 @@ def _padding(llm: LLM) -> Iterator[str]:
 
 
 def _stored(arena: KVArena) -> int:
-    return arena.codec.resident_dim(arena.head_dim)
+    """Values that memory holds for a head vector. Vectors of plain types are filled up as the backend likes."""
+    codec = arena.codec
+    if codec.block > 1:
+        return codec.resident_dim(arena.head_dim)
+    nbytes = arena.block_nbytes // arena.n_kv - codec.mean_bytes(arena.head_dim)
+    return nbytes // (arena.block_size * codec.block_bytes)
 
 
 def _cpu() -> Iterator[str]:

@@ -87,7 +87,8 @@ def cases() -> Iterator[Case]:
             yield attend(name, plan, tier, HEADS[(i + j + 1) % 4], 64)
         yield attend("agents", AGENTS, tier, (4, 1), 256, window=512)
         yield attend("ragged", RAGGED, tier, (9, 3), 64, window=100)
-        yield attend("ragged", RAGGED, tier, (4, 1), 80, window=16, softcap=5.0)
+        yield attend("ragged", RAGGED, tier, (4, 1), 72, window=16, softcap=5.0)
+        yield attend("prefill", PREFILL, tier, (9, 3), 100, window=40)
         yield attend("small", SMALL, tier, (4, 4), 128, softcap=30.0)
         # Scores of thousands: what 16-bit queries (of integer keys) and 16-bit levels (of long tables) leave of a score
         # is then a hundredth.

@@ -17,8 +17,8 @@ from polykv.types import F32, U8, WEIGHT_BLOCK, Codec, QuantTensor, WeightType
 
 Arrays = tuple[np.ndarray, ...]
 FLOATS = (WeightType.F32, WeightType.F16, WeightType.BF16)
-# Own groups of all orders, whole groups of 128, padding (176), and one that is no multiple of 16 (72).
-HEAD_DIMS = (16, 64, 72, 80, 96, 112, 128, 176, 192, 256, 320, 512, 576)
+# Own groups of all orders, whole groups of 128, padding (176), and sizes that are no multiples of 16 (72) or 8 (100).
+HEAD_DIMS = (16, 64, 72, 80, 96, 100, 112, 128, 176, 192, 256, 320, 512, 576)
 # Types, head_dim and block size, as `Limits.supports_kv` takes them.
 Storage = tuple[Codec, Codec, int, int]
 

@@ -26,7 +26,7 @@ SINK = 4
 
 def cases() -> Iterator[Case]:
     for name in CENTERED:
-        for dim, n_kv in ((64, 3), (256, 1), (80, 2)):
+        for dim, n_kv in ((64, 3), (256, 1), (72, 2)):
             yield kv_seal(codec(name), n_kv, dim)
             if name in VALUES:
                 yield kv_seal(codec(name), n_kv, dim, "q8_0")
@@ -34,7 +34,7 @@ def cases() -> Iterator[Case]:
     for tier in TIERS:
         yield attend(tier, (9, 3), 64)
         yield attend(tier, (4, 1), 256, window=100)
-        yield attend(tier, (4, 4), 80, softcap=20.0)
+        yield attend(tier, (4, 4), 72, softcap=20.0)
     for shape in (LLAMA, GEMMA):
         for tier in ("turbo3+c/turbo3", "q8_0+c/q8_0"):
             yield attention_block(shape, tier)

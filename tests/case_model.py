@@ -45,9 +45,9 @@ class Shape:
 
 LLAMA = Shape("llama", 576, 9, 3, 64, 1536, False, (WeightType.Q4_1, WeightType.Q8_0))
 GEMMA = Shape("gemma", 640, 4, 1, 256, 2048, True, (WeightType.Q5_0, WeightType.Q8_0), window=100)
-KQUANT = Shape("kquant", 256, 4, 4, 80, 512, False, (WeightType.Q4_K, WeightType.F16), softcap=20.0)
+KQUANT = Shape("kquant", 256, 4, 4, 100, 512, False, (WeightType.Q4_K, WeightType.F16), softcap=20.0)
 QWEN = Shape("qwen", 256, 4, 2, 64, 512, False, (WeightType.Q4_0, WeightType.Q8_0), bias=True, equalized="kv")
-EQUAL = Shape("equal", 256, 4, 1, 80, 512, True, (WeightType.Q5_0, WeightType.Q8_0), window=100, equalized="k")
+EQUAL = Shape("equal", 256, 4, 1, 72, 512, True, (WeightType.Q5_0, WeightType.Q8_0), window=100, equalized="k")
 SHAPES = (LLAMA, GEMMA, KQUANT, QWEN, EQUAL)
 
 # Rounding to int8 is a step function: where two backends differ in the last bit just at a step, one code of an

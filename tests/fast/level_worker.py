@@ -57,9 +57,10 @@ def attentions() -> dict[str, np.ndarray]:
             p = problem(pair, rows, heads, 1, 64, 600)
             segments = p.segments([600 - rows + r for r in range(rows)])
             results[f"{pair}-{rows}x{heads}"], _ = attend(p.q, segments, p.kv, scale=0.125)
-    # A head whose rotation is no power of two.
-    p = problem("turbo3/turbo3", 3, 2, 1, 112, 600)
-    results["turbo3-112"], _ = attend(p.q, p.segments([597, 598, 599]), p.kv, scale=0.125)
+    # Heads whose rotation is no power of two, whole panels of 16 and not.
+    for pair, dim in (("turbo3/turbo3", 112), ("turbo3/turbo3", 72), ("turbo8/turbo3_tcq", 72), ("q8_0/f16", 100)):
+        p = problem(pair, 3, 2, 1, dim, 600)
+        results[f"{pair}-{dim}"], _ = attend(p.q, p.segments([597, 598, 599]), p.kv, scale=0.125)
     return results
 
 

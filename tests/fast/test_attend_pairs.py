@@ -18,12 +18,12 @@ from polykv.fast.cpu.attend_chunk import CHUNK
 from polykv.types import F32, KVArena, LayerKV, Segment, Segments, Slots
 
 NAMES = tuple(name for name in CODECS if name != "f32")
-DIMS, GQA = (64, 80, 96, 128, 192, 256, 512), (1, 3, 4, 8)
+DIMS, GQA = (64, 72, 80, 96, 100, 128, 192, 256, 512), (1, 3, 4, 8)
 BLOCK, BLOCKS = 64, 6
 NONE, FIRST = np.zeros(0, np.int32), np.zeros(1, np.int32)
 # K, V, head_dim, query heads per kv head.
 CASES = tuple(
-    (k, v, DIMS[(i + 3 * j) % len(DIMS)], GQA[(i + j) % len(GQA)])
+    (k, v, DIMS[(i + 2 * j) % len(DIMS)], GQA[(i + j) % len(GQA)])
     for i, k in enumerate(NAMES)
     for j, v in enumerate(NAMES)
 )

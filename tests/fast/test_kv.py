@@ -22,7 +22,7 @@ from polykv.ref.codec import encode_groups, without_reserved
 from polykv.types import Slots
 
 NAMES = tuple(name for name, c in CODECS.items() if runs(load("cpu"), c))
-DIMS = (16, 32, 48, 64, 80, 96, 112, 128, 144, 176, 192, 256, 320, 512, 576)
+DIMS = (16, 24, 32, 48, 64, 72, 80, 96, 100, 112, 128, 144, 176, 192, 256, 320, 512, 576)
 
 
 # Types with golden bytes of other implementations (tests/golden/README.md); and those with known bytes of other heads.
@@ -104,9 +104,9 @@ def test_overwriting_a_cell_leaves_its_neighbours(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_tokens_are_stored_alike_alone_and_together(name: str) -> None:
-    """In order, eight at a time where they are neighbours; in any order; one by one. 80 is no multiple of 32."""
+    """In order, eight at a time where they are neighbours; in any order; one by one. 100 is no multiple of 8."""
     c, rng = codec(name), np.random.default_rng(2)
-    for block, dim in ((8, 64), (24, 80), (64, 256)):
+    for block, dim in ((8, 64), (24, 100), (64, 256)):
         t = np.concatenate([np.arange(3, 61), np.arange(90, 108), np.arange(61, 64)]).astype(np.int32)
         x = rng.standard_normal((len(t), 2, dim)).astype(np.float32)
         found = []
@@ -116,6 +116,39 @@ def test_tokens_are_stored_alike_alone_and_together(name: str) -> None:
                 kv_append(arena, x[rows], Slots(t[rows] // block, t[rows] % block))
             found.append(arena.fields["data"])
         assert np.array_equal(found[0], found[1]) and np.array_equal(found[0], found[2])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_beyond_a_vector_is_read_or_written(name: str) -> None:
+    c = codec(name)
+    for dim in (40, 72, 90, 100, 130):
+        around = np.full(dim + 64, np.nan, np.float32)
+        x = around[16 : 16 + dim].reshape(1, 1, dim)
+        x[:] = np.random.default_rng(dim).standard_normal(dim)
+        arenas = [kv_alloc(c, 2, 1, dim, 8) for _ in range(2)]
+        for arena, given_ in zip(arenas, (x, x.copy()), strict=True):
+            kv_append(arena, given_, Slots(np.zeros(1, np.int32), np.full(1, 7, np.int32)))
+            assert not arena.fields["data"][1].any()
+        assert np.array_equal(arenas[0].fields["data"], arenas[1].fields["data"])
+        size = c.exchange_bytes(dim)
+        room = np.full(size + 64, 0xA5, np.uint8)
+        encode(c, x, out=room[16 : 16 + size].reshape(1, 1, size))
+        assert np.array_equal(room[16 : 16 + size], encode(c, x.copy()).reshape(-1))
+        assert (room[:16] == 0xA5).all() and (room[16 + size :] == 0xA5).all()
+        y = np.full(dim + 64, np.nan, np.float32)
+        decode(c, room[16 : 16 + size].reshape(1, 1, size), dim, out=y[16 : 16 + dim].reshape(1, 1, dim))
+        assert np.isfinite(y).sum() == dim
+
+
+@pytest.mark.parametrize("dim", [1, 7, 20, 33])
+def test_exchange_bytes_of_vectors_that_are_no_heads(dim: int) -> None:
+    """What memory refuses, as it is too short or odd, files may hold."""
+    ref, x = load("ref"), np.random.default_rng(dim).standard_normal((5, dim)).astype(np.float32)
+    for c in (codec(name) for name in (*NAMES, "q4_0+r")):
+        data = ref.encode(c, x)
+        np.testing.assert_allclose(decode(c, data, dim), ref.decode(c, data, dim), rtol=0, atol=1e-5)
+        bound = 0.02 if c.name == "turbo8" else 1e-6
+        assert worst_cost(squared_error(c, x, encode(c, x), c.block), squared_error(c, x, data, c.block)) < bound
 
 
 @given(st.sampled_from(NAMES), st.floats(-38, 38), st.integers(0, 2**31))
@@ -151,6 +184,9 @@ def test_blocks_cost_what_the_codec_says() -> None:
     # A head of 64 is one rotation group of 64, not a padded one of 128.
     assert kv_alloc(codec("turbo3"), 1, 1, 64, 64).block_nbytes == 64 * 64 * 3.25 / 8
     assert kv_alloc(codec("turbo3"), 1, 1, 80, 64).block_nbytes == 80 * 64 * 3.2 / 8
+    assert kv_alloc(codec("turbo3"), 1, 1, 72, 64).block_nbytes == 64 * (2 + 72 * 3 / 8)
+    # Plain types in whole panels of 16.
+    assert kv_alloc(codec("f16"), 1, 1, 72, 64).block_nbytes == 64 * 80 * 2
     for dim in (96, 112, 192, 320, 576):
         assert kv_alloc(codec("turbo3"), 1, 1, dim, 64).block_nbytes == 64 * codec("turbo3").packed_bytes(dim)
 
@@ -163,7 +199,12 @@ def test_tables_have_room_for_every_group() -> None:
 def test_refusals() -> None:
     with pytest.raises(UnsupportedError, match="block size"):
         layout(codec("q8_0"), 64, 44)
-    with pytest.raises(UnsupportedError, match="head_dim"):
-        layout(codec("q8_0"), 20, 64)
+    for dim in (14, 73):
+        with pytest.raises(UnsupportedError, match="an even head_dim of at least 16"):
+            layout(codec("q8_0"), dim, 64)
+    for dim in (20, 28, 36):
+        assert layout(codec("q4_0+r"), dim, 64) is not None
+        with pytest.raises(UnsupportedError, match=f"8 at a time, and a head of {dim} is one group"):
+            layout(codec("turbo3"), dim, 64)
     with pytest.raises(TypeError, match="another backend"):
         kv_read(load("ref").kv_alloc(codec("q8_0"), 1, 1, 64, 64), np.zeros(1, np.int32))

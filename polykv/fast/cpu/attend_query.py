@@ -115,12 +115,16 @@ def get_quads(at: int, i: int) -> Any:
 
 @kernel(inlined=True)
 def _round_group(row: int, dims: int, to: int) -> Any:
-    """float32 [32], of which those from `dims` (16 or 32) on count as zero, to int16; returns their scale."""
+    """float32 [32], of which those from `dims` (8, 16, 24 or 32) on count as zero, to int16; returns their scale."""
     # Zero, but NaN for queries that are not finite: their scores must not look like numbers.
     nothing = splat_f(ZERO)
-    v0, v1, v2, v3 = load_f(row), load_f(row + 32), nothing, nothing
-    if dims == 32:
-        v2, v3 = load_f(row + 64), load_f(row + 96)
+    v0, v1, v2, v3 = load_f(row), nothing, nothing, nothing
+    if dims > 8:
+        v1 = load_f(row + 32)
+    if dims > 16:
+        v2 = load_f(row + 64)
+    if dims > 24:
+        v3 = load_f(row + 96)
     d = top_f(max_f(max_f(abs_f(v0), abs_f(v1)), max_f(abs_f(v2), abs_f(v3)))) / LARGEST
     inverse = splat_f(ONE / d if d >= TINY else ZERO)
     flaw = sum_f(fma(v0, nothing, fma(v1, nothing, fma(v2, nothing, mul_f(v3, nothing)))))

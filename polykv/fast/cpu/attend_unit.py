@@ -32,8 +32,15 @@ FIELDS = 80
 
 @kernel()
 def width_of(geom: Any) -> Any:
-    """Dims of the values that attention computes with: true ones, or all stored ones when they are rotated together."""
-    return geom[STORED] if geom[CORE] > 0 else geom[DIM]
+    """Dims of the values that attention computes with, in whole panels: true ones, or all stored ones when they are
+    rotated together."""
+    return _whole(geom[STORED] if geom[CORE] > 0 else geom[DIM])
+
+
+@kernel()
+def _whole(n: int) -> Any:
+    """n dims or rows, filled up to whole panels."""
+    return -(-n // WIDTH) * WIDTH
 
 
 @kernel()
@@ -62,7 +69,7 @@ def _parts(rows: int, dk: int, dv: int) -> Any:
         rows + 1,
         rows + 1,
         rows + 4,
-        2 * max(dk, UNIT) * WIDTH + 256,
+        2 * _whole(max(dk, UNIT)) * WIDTH + 256,
         3 * span_pitch(rows) // 4,
     )
 
@@ -108,7 +115,7 @@ def lay_out(work: int, rows: int, k: Any, v: Any, cap: Any) -> Any:
 @kernel()
 def panels(d: Any) -> Any:
     """Addresses of two panels and of 1024 bytes of scratch."""
-    size = 4 * max(d[K_DIMS], UNIT) * WIDTH
+    size = 4 * _whole(max(d[K_DIMS], UNIT)) * WIDTH
     return d[PANEL], d[PANEL] + size, d[PANEL] + 2 * size
 
 

@@ -34,7 +34,7 @@ from polykv.fast.cpu.attend_unit import (
 )
 from polykv.fast.cpu.attend_views import longs
 from polykv.fast.cpu.attend_weights import STEP_ROW, WEIGHT_ROW
-from polykv.fast.cpu.kv_layout import BITS, FAMILY, GEOM, GROUP, LLOYD_, PIECE, SCALAR, WEIGHTED
+from polykv.fast.cpu.kv_layout import BITS, FAMILY, GEOM, GROUP, LLOYD_, PIECE, SCALAR, STORED, WEIGHTED
 from polykv.fast.cpu.kv_layout import ROW as TOKEN_ROW
 from polykv.fast.cpu.lift import WIDTH, lift_v, scales8
 from polykv.fast.cpu.lift_levels import LEAST, SLICE, lift_levels
@@ -62,7 +62,7 @@ def add_unit(d: Any, work: int, skip: int, n: int, span: Any, padded: int) -> No
 @kernel(inlined=True)
 def _add_integers(d: Any, work: int, geom: Any, skip: int, n: int, rows: int) -> None:
     """The same of three-bit levels."""
-    dims, group, couples = d[V_DIMS], geom[GROUP], (skip // (2 * PIECE), -(-n // (2 * PIECE)))
+    dims, group, couples = geom[STORED], geom[GROUP], (skip // (2 * PIECE), -(-n // (2 * PIECE)))
     width = SLICE if group % SLICE == 0 else LEAST
     for begin in range(0, dims, group):
         round_weights(d, work, geom, begin // group, skip, n, rows)
@@ -109,7 +109,8 @@ def _add_panel(d: Any, work: int, geom: Any, couples: Any, dim: int, width: int,
 @kernel()
 def _add_floats(d: Any, work: int, geom: Any, skip: int, n: int, rows: int) -> None:
     """The same of all other types."""
-    scaled, dims, filled = geom[WEIGHTED] != 0, d[V_DIMS], max(rows, 4)
+    # Sums are as wide as whole panels, but there may be fewer dims, or more.
+    scaled, dims, filled = geom[WEIGHTED] != 0, min(geom[STORED], d[V_DIMS]), max(rows, 4)
     weights, p_rows = d[WEIGHTS] if scaled else d[SCORES], longs(d[S_ROWS], filled)
     for i in range(filled):
         p_rows[i] = weights + ROW * i + 4 * skip
@@ -133,7 +134,7 @@ def _weigh(d: Any, records: int, first: int, geom: Any, group: int, skip: int, n
 
 @kernel()
 def _add_panels(d: Any, records: int, first: int, geom: Any, n: int, begin: int, end: int, rows: int) -> None:
-    """Dims begin..end-1 from lifted panels."""
+    """Dims begin..end-1, in whole panels, from lifted panels."""
     panel, second, square = panels(d)
     pieces, dim = -(-n // PIECE), begin
     while dim < end:

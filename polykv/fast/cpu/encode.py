@@ -11,8 +11,8 @@ from polykv.fast.cpu.decode_group import decode_group
 from polykv.fast.cpu.encode_pack import bytes_to_group, group_to_bytes
 from polykv.fast.cpu.encode_tile import LANES, encode_lanes, lane_codes, point, scratch_bytes
 from polykv.fast.cpu.fwht import rotate_back
-from polykv.fast.cpu.kv_layout import CORE, DIM, GROUP, GROUP_BYTES, STORED, exchange_layout
-from polykv.fast.cpu.kv_space import to_codes, turned
+from polykv.fast.cpu.kv_layout import CORE, DIM, GROUP, STORED, exchange_layout
+from polykv.fast.cpu.kv_space import copied, to_codes
 from polykv.fast.cpu.simd import addr
 from polykv.types import F32, U8, Codec
 
@@ -29,15 +29,16 @@ def _encode(x: Any, geom: Any, table: Any, work: Any, codes: Any, out: Any) -> N
         encode_lanes(memory, lanes, geom, addr(table))
         for lane in range(lanes):
             scale, minimum = lane_codes(memory, lane, geom[GROUP], to)
-            group_to_bytes(to, scale, minimum, geom, addr(out) + geom[GROUP_BYTES] * (first + lane))
+            r, i = (first + lane) // groups, (first + lane) % groups
+            group_to_bytes(to, scale, minimum, geom, addr(out) + out.shape[1] * r, i)
 
 
 @kernel()
 def _decode(blocks: Any, geom: Any, table: Any, codes: Any, y: Any, out: Any) -> None:
-    g, size = geom[GROUP], geom[GROUP_BYTES]
+    g = geom[GROUP]
     for r in range(blocks.shape[0]):
         for i in range(geom[STORED] // g):
-            scale, minimum = bytes_to_group(addr(blocks) + blocks.shape[1] * r + size * i, geom, addr(codes))
+            scale, minimum = bytes_to_group(addr(blocks) + blocks.shape[1] * r, i, geom, addr(codes))
             decode_group(addr(codes), scale, minimum, geom, addr(table), addr(y) + 4 * g * i)
         if geom[CORE] > 0:
             rotate_back(y, geom, table)
@@ -59,10 +60,10 @@ def encode(codec: Codec, x: F32, *, out: U8 | None = None) -> U8:
     geom, table = exchange_layout(codec, d)
     work, codes = np.empty(int(scratch_bytes(geom)), np.uint8), np.empty(int(geom[GROUP]), np.int32)
     flat = np.ascontiguousarray(x, np.float32).reshape(-1, d)
-    if turned(geom):
+    if copied(geom):
         before, flat = flat, np.empty((len(flat), int(geom[STORED])), np.float32)
         _turn(before, geom, table, flat)
-    _encode(flat, geom, table, work, codes, direct)
+    _encode(flat, geom, table, work, codes, direct.reshape(-1, n))
     if direct is not out:
         out[...] = direct
     return out

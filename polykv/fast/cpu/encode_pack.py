@@ -1,7 +1,8 @@
 """Codes and scales of one group <-> its bytes in files (docs/FORMATS.md).
 
 Which groups these are `geom` says: those of memory (packed layout) or of whole blocks (exchange layout, where bytes may
-be reserved). All arguments are addresses; codes are int32 [g] (`encode_tile`).
+be reserved). Files have no more values of a plain type than the vector, whose last group may so be shorter. All
+arguments but the number of the group are addresses; codes are int32 [g] (`encode_tile`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from polykv.fast.cpu.kv_layout import (
     BF16_,
     BITS,
     CODES_AT,
+    DIM,
     F16_,
     F32_,
     FAMILY,
@@ -52,15 +54,16 @@ def _add_upper_q6(codes: int, j: int, byte: int) -> None:
 
 
 @kernel()
-def group_to_bytes(codes: int, scale: int, minimum: int, geom: Any, out: int) -> None:
-    """Write the bytes of one group."""
-    family, g, bits = geom[FAMILY], geom[GROUP], geom[BITS]
+def group_to_bytes(codes: int, scale: int, minimum: int, geom: Any, vector: int, i: int) -> None:
+    """Write the bytes of group i of a vector."""
+    family, g, bits, out = geom[FAMILY], geom[GROUP], geom[BITS], vector + geom[GROUP_BYTES] * i
+    have = min(g, geom[DIM] - g * i)
     if family == F32_:
-        for j in range(0, 4 * g, 4):
+        for j in range(0, 4 * have, 4):
             put_i32(out + j, get_i32(codes + j))
         return
     if family in (F16_, BF16_):
-        for j in range(0, 2 * g, 2):
+        for j in range(0, 2 * have, 2):
             put_i16(out + j, get_i32(codes + 2 * j))
         return
     for j in range(geom[GROUP_BYTES]):
@@ -88,17 +91,16 @@ def group_to_bytes(codes: int, scale: int, minimum: int, geom: Any, out: int) ->
 
 
 @kernel()
-def bytes_to_group(data: int, geom: Any, codes: int) -> Any:
-    """Read the bytes of one group; returns its scale and its minimum."""
-    family, g, bits = geom[FAMILY], geom[GROUP], geom[BITS]
-    scale, minimum = np.int32(0), np.int32(0)
-    if family == F32_:
-        for j in range(0, 4 * g, 4):
-            put_i32(codes + j, get_i32(data + j))
-        return scale, minimum
-    if family in (F16_, BF16_):
-        for j in range(0, 2 * g, 2):
-            put_i32(codes + 2 * j, get_u16(data + j))
+def bytes_to_group(vector: int, i: int, geom: Any, codes: int) -> Any:
+    """Read the bytes of group i of a vector; returns its scale and its minimum."""
+    family, g, bits, data = geom[FAMILY], geom[GROUP], geom[BITS], vector + geom[GROUP_BYTES] * i
+    scale, minimum, have = np.int32(0), np.int32(0), min(g, geom[DIM] - g * i)
+    if family in (F32_, F16_, BF16_):
+        # Zeros of any plain type beyond the end.
+        for j in range(have, g):
+            put_i32(codes + 4 * j, np.int32(0))
+        for j in range(have):
+            put_i32(codes + 4 * j, get_i32(data + 4 * j) if family == F32_ else get_u16(data + 2 * j))
         return scale, minimum
     scale, at = get_u16(data), data + geom[CODES_AT]
     if family in (LLOYD_, TRELLIS_, Q8_0_):

@@ -54,7 +54,8 @@ def scratch_bytes(geom: Any) -> Any:
 
 @kernel()
 def point(work: int, lane: int, vector: int, i: int, geom: Any, dims: int) -> None:
-    """Let a lane have group i of the vector of `dims` values at an address; what is beyond its end counts as zero."""
+    """Let a lane have group i of the vector of `dims` values (eights) at an address; what is beyond its end counts as
+    zero."""
     g = geom[GROUP]
     at, have = vector + 4 * g * i, dims - g * i
     if have < g:

@@ -29,7 +29,6 @@ from polykv.fast.cpu.kv_layout import (
     DIM,
     GEOM,
     GROUP,
-    GROUP_BYTES,
     I64,
     MEAN_AT,
     RECORD,
@@ -38,7 +37,7 @@ from polykv.fast.cpu.kv_layout import (
 )
 from polykv.fast.cpu.kv_memory import heads, own
 from polykv.fast.cpu.kv_piece import tile_to_cells
-from polykv.fast.cpu.kv_space import less_means, pack_mean, stored_mean, turned, unpack_mean
+from polykv.fast.cpu.kv_space import copied, less_means, pack_mean, stored_mean, unpack_mean
 from polykv.fast.cpu.simd import addr, get_i32
 from polykv.types import F32, I32, U8, KVArena, Slots
 
@@ -57,9 +56,9 @@ def append_cells(
     """
     geom = longs(geom_at, GEOM)
     # Where encoders do not take vectors as they are, copies; they are kept by their name.
-    copied = geom[MEAN_AT] > 0 or turned(geom)
-    copies, dims = np.empty((n * n_kv if copied else 0, geom[STORED]), np.float32), geom[DIM]
-    if copied:
+    elsewhere = geom[MEAN_AT] > 0 or copied(geom)
+    copies, dims = np.empty((n * n_kv if elsewhere else 0, geom[STORED]), np.float32), geom[DIM]
+    if elsewhere:
         less_means(x, geom, table, data, pitch, n_kv, n, blocks, copies)
         x, dims = addr(copies), geom[STORED]
     g, width, row = geom[GROUP], 4 * dims, 4 * dims * n_kv
@@ -162,8 +161,7 @@ def _pack(geom: Any, data: Any, blocks: Any, codes: Any, out: Any) -> None:
             for t in range(geom[BLOCK]):
                 for k in range(geom[STORED] // geom[GROUP]):
                     scale, minimum = cell_to_group(geom, addr(data[h, blocks[i]]), t, k, addr(codes))
-                    to = addr(out[i, t, h]) + geom[GROUP_BYTES] * k
-                    group_to_bytes(addr(codes), scale, minimum, geom, to)
+                    group_to_bytes(addr(codes), scale, minimum, geom, addr(out[i, t, h]), k)
             if geom[MEAN_AT] > 0:
                 pack_mean(data[h, blocks[i]], geom, out[i, geom[BLOCK] :, h])
 
@@ -174,8 +172,7 @@ def _unpack(geom: Any, packed: Any, data: Any, blocks: Any, codes: Any) -> None:
         for h in range(packed.shape[2]):
             for t in range(geom[BLOCK]):
                 for k in range(geom[STORED] // geom[GROUP]):
-                    given = addr(packed[i, t, h]) + geom[GROUP_BYTES] * k
-                    scale, minimum = bytes_to_group(given, geom, addr(codes))
+                    scale, minimum = bytes_to_group(addr(packed[i, t, h]), k, geom, addr(codes))
                     group_to_cell(addr(codes), scale, minimum, geom, addr(data[h, blocks[i]]), t, k)
             if geom[MEAN_AT] > 0:
                 unpack_mean(packed[i, geom[BLOCK] :, h], geom, data[h, blocks[i]])

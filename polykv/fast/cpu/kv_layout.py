@@ -1,7 +1,8 @@
 """The resident layout: where the codes of a block lie, and the constants that kernels read.
 
 A block of one kv head is one record of bytes, codes first, then the float16 scales, so that a kernel meets one array
-per side whatever the codec. B tokens of D' stored values (D' = head_dim in whole groups of g, see `Codec.group`):
+per side whatever the codec. B tokens of D' stored values (D' = head_dim in whole groups of g, see `Codec.group`, and
+of plain types in whole 16):
 
     F32, F16, BF16     values [D', B]           dims-major: all tokens of dim 0, then of dim 1
     Q8_0               int8   [D'/4, B, 4]      four dims of a token side by side
@@ -19,8 +20,9 @@ The K side is read with lanes along tokens, the V side with lanes along dims. Ty
 and those usual for V token-major, which makes the usual pairs free of transposes; the others transpose while lifting.
 Products of integer keys take four bytes to a lane, which is why Q8_0 has its dims in fours.
 Plain streams because 8 codes of b bits are then b bytes: one load, one variable shift and one look-up yield 8 values.
-The scales behind the codes also absorb the read past the last code. Groups are whole octets of codes and whole panels
-of 16 dims, because head_dim is a multiple of 16.
+Groups are whole octets of codes, and but for those of a head of its own size (24, 40, 56, 72) whole panels of 16 dims.
+Such a group ends in half a panel. What is read for the other half are codes of the next token, or the scales, which
+also absorb the read past the last code: values whose results nobody reads.
 """
 
 from __future__ import annotations
@@ -52,8 +54,10 @@ PLAIN = (Family.F32, Family.F16, Family.BF16)
 
 # Tokens that kernels take at a time; blocks are whole pieces.
 PIECE = 8
+# Codes of a token-major type that kernels take at a time.
+OCTET = 8
 # Entries of `geom`: the first is the family.
-# GROUP: values that are encoded together; for plain types, which have no groups, a panel's width.
+# GROUP: values that are encoded together; for plain types, which have no groups, a panel's width, PANEL.
 # HIGH_AT, SCALE_AT, MIN_AT: offsets in a record. GROUP_BYTES: of a group in files; codes begin at CODES_AT.
 # TURN: values that are rotated together; CORE: order of the Paley factor of their Hadamard matrix. 0 = not rotated.
 # BITS: of a code. PREFIX: bits of a trellis state that are older than its symbol.
@@ -62,6 +66,8 @@ PIECE = 8
 FAMILY, DIM, STORED, GROUP, BLOCK, HIGH_AT, SCALE_AT, MIN_AT, RECORD, GROUP_BYTES, CODES_AT, CORE = range(12)
 BITS, PREFIX, STREAM, ROW, WEIGHTED, TURN, MEAN_AT, GEOM = range(12, 20)
 MEAN_BLOCK = 34
+# Dims that lie side by side when values are read.
+PANEL = 16
 # The longest rotation group that is not made of blocks of 128, and the largest core of a group's matrix
 # (polykv/hadamard.py). Numbers of this file, because kernels contain them and are kept under a hash of their sources.
 LONGEST, WIDEST = 576, 36
@@ -97,15 +103,22 @@ class CpuArena(KVArena):
 
 def codec_limit(codec: Codec, head_dim: int, block_size: int) -> str | None:
     """None, or why there are no kernels for a codec at this head_dim and block size."""
-    if head_dim < 16 or head_dim % 16:
-        return "kernels need a head_dim that is a multiple of 16"
+    if head_dim < PANEL or head_dim % 2:
+        return f"kernels need an even head_dim of at least {PANEL}"
     if block_size < PIECE or block_size % PIECE:
         return f"kernels need a block size that is a multiple of {PIECE}"
+    if codec.centered and block_size != UNIT:
+        return f"centered keys (+c) are kept in blocks of {UNIT}"
+    if codec.unit_norm and codec.group(head_dim) % OCTET:
+        return f"kernels take rotated codes {OCTET} at a time, and a head of {head_dim} is one group of them"
+    return width_limit(codec)
+
+
+def width_limit(codec: Codec) -> str | None:
+    """None, or why there are no kernels for codes of this width, whatever the vectors."""
     widths = {Family.LLOYD_MAX: LLOYD_BITS, Family.TRELLIS: TRELLIS_BITS}.get(codec.family)
     if widths is not None and codec.bits not in widths:
         return f"there are kernels for rotated codes of {', '.join(map(str, widths))} bits, not of {codec.bits}"
-    if codec.centered and block_size != UNIT:
-        return f"centered keys (+c) are kept in blocks of {UNIT}"
     return None
 
 
@@ -115,6 +128,9 @@ def layout(codec: Codec, head_dim: int, block_size: int) -> tuple[I64, F32]:
 
     Raises UnsupportedError for what `codec_limit` names; `polykv.load` asks before it allocates anything.
     """
+    reason = codec_limit(codec, head_dim, block_size)
+    if reason is not None:
+        raise UnsupportedError(f"the backend cpu cannot store head_dim {head_dim} in blocks of {block_size}: {reason}")
     group = codec.group(head_dim)
     return _layout(codec, head_dim, block_size, group, codec.resident_dim(head_dim), codec.group_bytes(group), 0)
 
@@ -122,6 +138,9 @@ def layout(codec: Codec, head_dim: int, block_size: int) -> tuple[I64, F32]:
 @lru_cache(maxsize=64)
 def exchange_layout(codec: Codec, head_dim: int) -> tuple[I64, F32]:
     """The same for vectors in the groups of the exchange layout, which are stored nowhere. Raises UnsupportedError."""
+    reason = width_limit(codec)
+    if reason is not None:
+        raise UnsupportedError(f"the backend cpu cannot make {codec.name}: {reason}")
     # Bytes that hold nothing: behind the norm, but behind the codes of a trellis.
     reserved = 0 if codec.family == Family.TRELLIS else codec.block_bytes - codec.group_bytes(codec.block)
     return _layout(codec, head_dim, PIECE, codec.block, codec.padded(head_dim), codec.block_bytes, reserved)
@@ -130,12 +149,9 @@ def exchange_layout(codec: Codec, head_dim: int) -> tuple[I64, F32]:
 def _layout(
     codec: Codec, head_dim: int, block_size: int, group: int, stored: int, group_bytes: int, reserved: int
 ) -> tuple[I64, F32]:
-    reason = codec_limit(codec, head_dim, block_size)
-    if reason is not None:
-        raise UnsupportedError(f"the backend cpu cannot store head_dim {head_dim} in blocks of {block_size}: {reason}")
     plain, ranged, prefix = codec.family in PLAIN, codec.family in RANGED, _prefix(codec)
     if plain:
-        group, group_bytes = 16, 16 * group_bytes
+        group, group_bytes, stored = PANEL, PANEL * group_bytes, -(-stored // PANEL) * PANEL
     groups, stream = stored // group, -(-(prefix + codec.bits * group) // 8)
     high_at = block_size * groups * (group // 2 if _nibbles(codec) else stream)
     scale_at = block_size * groups * stream

@@ -1,5 +1,5 @@
-"""Vectors in the space of their codes, where encoders do not bring them there: scalar types in rotated space, and
-centered keys, less the mean of their record (docs/CENTERED.md). The mean is q8_0, behind the scales.
+"""Vectors as encoders take them, where that is not as they are: scalar types in rotated space, centered keys, less the
+mean of their record (docs/CENTERED.md), and vectors that end within 8 values. The mean is q8_0, behind the scales.
 """
 
 from __future__ import annotations
@@ -27,6 +27,13 @@ LARGEST = np.float32(1e17)
 def turned(geom: Any) -> Any:
     """Whether vectors are rotated before they come to an encoder: encoders of unit vectors do it themselves."""
     return geom[TURN] > 0 and geom[FAMILY] != LLOYD_ and geom[FAMILY] != TRELLIS_
+
+
+@kernel()
+def copied(geom: Any) -> Any:
+    """Whether encoders take copies of vectors: of those that are rotated before, and of those that do not consist of
+    whole 8 values, which encoders read at a time."""
+    return turned(geom) or geom[DIM] % 8 > 0
 
 
 @kernel()

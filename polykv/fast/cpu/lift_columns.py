@@ -13,6 +13,7 @@ from polykv.fast.cpu.kv_layout import (
     F16_,
     F32_,
     FAMILY,
+    PANEL,
 )
 from polykv.fast.cpu.simd import load_f, load_u16x8, store_f
 from polykv.fast.cpu.simd_core import I16, I64, Addr, const, op, read, types, write
@@ -20,7 +21,7 @@ from polykv.fast.cpu.simd_math import bits_f, low_half, shl
 from polykv.fast.cpu.simd_wide import I32X16, joined, lanes
 
 # Dims of a panel, and bytes of one of its rows.
-WIDTH, STEP = 16, 64
+WIDTH, STEP = PANEL, 64
 
 
 @kernel()

@@ -128,16 +128,16 @@ _planes8, _trellis_planes3, _trellis_planes2 = _planes(8, 0), _planes(3, 6), _pl
 @kernel()
 def lift_planes(rec: int, t: int, geom: Any, table: int, out: int) -> None:
     """All dims of 8 tokens from t of a record to planes at `out`, and behind them a scale for each plane."""
-    group, bits, row, count = geom[GROUP], geom[BITS], geom[ROW], 2 * -(-geom[GROUP] // 32)
+    bits, row, count, sixteens = geom[BITS], geom[ROW], 2 * -(-geom[GROUP] // 32), -(-geom[GROUP] // 16)
     scales, to = rec + geom[SCALE_AT] + 2 * t, out + PLANE * planes_of(geom)
-    for i in range(geom[STORED] // group):
+    for i in range(geom[STORED] // geom[GROUP]):
         codes = rec + t * row + i * geom[STREAM]
         if geom[PREFIX] == 0:
-            _planes8(codes, row, group // 16, table, out)
+            _planes8(codes, row, sixteens, table, out)
         elif bits == 3:
-            _trellis_planes3(codes, row, group // 16, table, out)
+            _trellis_planes3(codes, row, sixteens, table, out)
         else:
-            _trellis_planes2(codes, row, group // 16, table, out)
+            _trellis_planes2(codes, row, sixteens, table, out)
         out += PLANE * count
         for _ in range(count):
             store_u16x8(to, load_u16x8(scales + 2 * i * geom[BLOCK]))
