@@ -18,7 +18,7 @@ from tiny_models import tiny_model, tiny_path
 
 from polykv import cli
 from polykv.cache.codecs import CODECS
-from polykv.commands import options
+from polykv.commands import ask, chat, generate, options
 from polykv.commands.compiling import Compiling
 from polykv.commands.output import Output, printable, say
 from polykv.errors import StrictError
@@ -26,6 +26,7 @@ from polykv.fast.cpu import limits
 from polykv.ops import BACKENDS
 from polykv.report import megabytes
 
+MAX_TOKENS = next(p for p in ask.command.params if p.name == "max_tokens")
 TINY = str(tiny_path("llama"))
 
 
@@ -45,6 +46,11 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
     command = importlib.import_module(f"polykv.commands.{cli.COMMANDS[name][0]}").command
     for parameter in command.params:
         assert isinstance(parameter, click.Argument) or parameter.opts
+
+
+def test_help_gives_the_longest_answer_of_each_command() -> None:
+    assert f"default {ask.DEFAULT_ANSWER} in ask, else {generate.DEFAULT_ANSWER}." in str(MAX_TOKENS.help)
+    assert chat.DEFAULT_ANSWER == generate.DEFAULT_ANSWER
 
 
 def test_table_is_complete() -> None:
@@ -257,7 +263,10 @@ def test_inspect(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 0
     result = json.loads(out.splitlines()[-1])
     assert result["config"]["arch"] == model
-    assert result["metadata"]["general.architecture"] == repr(model)
+    metadata = result["metadata"]
+    assert metadata["general.architecture"] == model
+    assert metadata[f"{model}.block_count"] == result["layers"]
+    assert metadata["tokenizer.ggml.tokens"] == f"array of {result['config']['vocab']}"
     assert "token_embd.weight" in out
     assert result["layers"] == max(int(n.split(".")[1]) for n in result["tensors"] if n.startswith("blk.")) + 1
 

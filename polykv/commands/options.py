@@ -52,7 +52,7 @@ max_tokens_option = click.option(
     "--max-tokens",
     type=click.IntRange(min=1),
     default=None,
-    help="Longest answer in tokens; default 48 in ask, else 256.",
+    help="Longest answer in tokens; default 64 in ask, else 256.",
 )
 
 
