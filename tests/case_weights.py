@@ -17,12 +17,12 @@ def cases() -> Iterator[Case]:
         for cols in (1, 63, 640) if kind in FLOATS else (block, 3 * block):
             yield dequantize(kind, 7, cols, None)
             yield dequantize(kind, 63, cols, [62, 0, 5, 5, 31])
+            yield dequantize(kind, 5, cols, [])
             for activations in Activations:
                 for n in (1, 3, 63):
                     yield linear(kind, n, 65, cols, activations)
         yield embed(kind, 3 * block if kind not in FLOATS else 63)
     yield dequantize(WeightType.Q4_1, 1000, 576, None)
-    yield dequantize(WeightType.Q8_0, 5, 64, [])
     for activations in Activations:
         for kind in (WeightType.Q4_1, WeightType.Q8_0, WeightType.Q6_K, WeightType.F16):
             yield linear(kind, 1000, 33, 768, activations)

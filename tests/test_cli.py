@@ -280,7 +280,10 @@ def test_inspect(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 0
     result = json.loads(out.splitlines()[-1])
     assert result["config"]["arch"] == model
-    assert result["metadata"]["general.architecture"] == repr(model)
+    metadata = result["metadata"]
+    assert metadata["general.architecture"] == model
+    assert metadata[f"{model}.block_count"] == result["layers"]
+    assert metadata["tokenizer.ggml.tokens"] == f"array of {result['config']['vocab']}"
     assert "token_embd.weight" in out
     assert result["layers"] == max(int(n.split(".")[1]) for n in result["tensors"] if n.startswith("blk.")) + 1
 

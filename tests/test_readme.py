@@ -14,6 +14,7 @@ from tiny_models import tiny_path
 import polykv
 from polykv import cli
 from polykv.commands.ask import DEFAULT_AGENTS, shipped_questions
+from polykv.ops import OPERATIONS
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 LINES = re.findall(r"^    polykv (.+?)(?:  +#.*)?$", README, re.M)
@@ -68,6 +69,11 @@ def test_transcript_matches_the_shipped_questions() -> None:
     for i, item in enumerate(shipped_questions()[:DEFAULT_AGENTS], 1):
         assert f"agent {i}  {item['question']}" in transcript
         assert item["answer"] in transcript
+
+
+def test_the_architecture_counts_the_operations() -> None:
+    text = (Path(__file__).parent.parent / "docs" / "ARCHITECTURE.md").read_text()
+    assert f": {len(OPERATIONS)} operations, each a" in text
 
 
 def test_every_command_is_shown() -> None:

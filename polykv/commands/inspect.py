@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -47,7 +48,7 @@ def command(file: str | None, model: str, tensors: bool, check_tensors: bool, as
     result: dict[str, Any] = {
         "path": str(path),
         "version": gguf.version,
-        "metadata": {k: _short(v) for k, v in gguf.metadata.items()},
+        "metadata": {k: _plain(v) for k, v in gguf.metadata.items()},
         "tensors": {t.name: [t.type.name, list(t.shape)] for t in gguf.tensors.values()},
     }
     try:
@@ -73,7 +74,16 @@ def command(file: str | None, model: str, tensors: bool, check_tensors: bool, as
         )
 
 
+def _plain(value: object) -> object:
+    """A value for JSON: numbers and texts as they are, arrays (a vocabulary) as their length."""
+    if isinstance(value, float) and not math.isfinite(value):
+        # JSON has no such numbers.
+        return str(value)
+    return value if isinstance(value, str | int | float) else _short(value)
+
+
 def _short(value: object) -> str:
+    """A value for people, on one line."""
     if isinstance(value, np.ndarray) or (isinstance(value, Sequence) and not isinstance(value, str)):
         return f"array of {len(value)}"
     text = repr(value) if isinstance(value, str) else str(value)

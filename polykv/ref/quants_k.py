@@ -91,13 +91,13 @@ def scales_mins(b: U8) -> tuple[U8, U8]:
 
 def _scale(s: F32, q: U8, zero: int) -> F32:
     """s * (q - zero) with one s per sub-block."""
-    y = q.reshape(*s.shape, -1).astype(np.float32) - zero
+    y = q.reshape(*s.shape, 256 // s.shape[-1]).astype(np.float32) - zero
     y *= s[..., None]
     return y.reshape(q.shape)
 
 
 def _scale_min(s: F32, q: U8, m: F32) -> F32:
     """s * q - m with one s and one m per sub-block."""
-    y = q.reshape(*s.shape, -1).astype(np.float32) * s[..., None]
+    y = q.reshape(*s.shape, 256 // s.shape[-1]).astype(np.float32) * s[..., None]
     y -= m[..., None]
     return y.reshape(q.shape)

@@ -210,7 +210,7 @@ def test_a_step_costs_three_calls() -> None:
     calls.clear()
     runner.step(batch)
     # Arenas grew for the rows.
-    del calls["kv_alloc"]
+    del calls["kv_grow"]
     assert calls == {"embed": 1, "layers": 1, "head": 1}
     assert (runner.counters.steps, runner.counters.rows, runner.counters.head_rows) == (1, 76, 3)
 
