@@ -33,25 +33,13 @@ ZERO = np.float32(0)
 
 
 @kernel(inlined=True)
-def _aligned(work: int) -> Any:
-    """The first cache line of some memory: vectors that lie across two cost twice."""
-    return (work + 63) // 64 * 64
-
-
-@kernel(inlined=True)
-def _none(work: int) -> None:
-    """The costs before the first step."""
-    for row in range(0, ROWS, STEP):
-        store_f(work + row, splat_f(ZERO))
-
-
-@kernel(inlined=True)
-def _forward(values: Any, bits: int, book: int, costs: int, part: int) -> None:
-    """An eighth of a step: from the costs before it to those after it, which lie behind them."""
+def _forward(values: Any, bits: int, book: int, costs: int) -> None:
+    """A step: from the costs before it to those after it, which lie behind them."""
     if bits == 3:
-        block8(values, costs + 8 * STEP * part, book + 256 * part, costs + ROWS + STEP * part)
+        for j in range(8):
+            block8(values, costs + 8 * STEP * j, book + 256 * j, costs + ROWS + STEP * j)
     else:
-        for j in range(2 * part, 2 * part + 2):
+        for j in range(16):
             block4(values, costs + 4 * STEP * j, book + 64 * j, costs + ROWS + STEP * j)
 
 
@@ -105,12 +93,12 @@ def search8(x: int, step: int, lane: int, g: int, bits: int, trellis: int, work:
 
     Value t of group i lies at x + step t + lane i, its state goes to the like place of `states`.
     """
-    work, book = _aligned(work), trellis + 4 * ODD * (64 << bits)
-    _none(work)
+    # Vectors that lie across two cache lines cost twice.
+    work, book = (work + 63) // 64 * 64, trellis + 4 * ODD * (64 << bits)
+    for row in range(0, ROWS, STEP):
+        store_f(work + row, splat_f(ZERO))
     for t in range(g):
-        values = spaced(x + step * t, lane)
-        for part in range(8):
-            _forward(values, bits, book, work + ROWS * t, part)
+        _forward(spaced(x + step * t, lane), bits, book, work + ROWS * t)
     t = g - 1
     _last(x + step * t, lane, bits, trellis, work + ROWS * t, work + ROWS * (g + 1), states + step * t)
     for t in range(g - 2, -1, -1):
