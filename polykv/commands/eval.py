@@ -1,0 +1,45 @@
+"""`polykv eval KIND`: instruments that show what compressing K/V does to a model, see `polykv.evals`."""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+# kind -> (module in polykv.commands, its command, one line for --help)
+KINDS: dict[str, tuple[str, str, str]] = {
+    "ppl": ("eval_kld", "ppl", "Perplexity on a text."),
+    "kld": ("eval_kld", "kld", "How far predictions move: divergence from exact K/V, position by position."),
+    "logits": ("eval_logits", "command", "Does a run with compressed K/V choose the tokens of an exact one."),
+}
+
+
+class Kinds(click.Group):
+    """Kinds of the table above, imported on use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(KINDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in KINDS:
+            return None
+        module, attribute, _ = KINDS[name]
+        command = importlib.import_module(f"polykv.commands.{module}").__dict__[attribute]
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Kinds"):
+            formatter.write_dl([(name, line) for name, (_, _, line) in KINDS.items()])
+
+
+@click.command(cls=Kinds, subcommand_metavar="KIND [OPTIONS]")
+@click.pass_context
+def command(ctx: click.Context) -> None:
+    """Measure what K/V types do to the predictions and answers of a model.
+
+    Every kind compares the types given with --kv (repeat it) on the same model and input, and prints a table; --out
+    FILE keeps the result as JSON. Exit code 1: worse than a --floor; 3: a control failed, so the figures mean nothing.
+    """
+    # Defaults that come from the environment (see polykv.cli) are those of every kind.
+    ctx.default_map = dict.fromkeys(KINDS, ctx.default_map or {})

@@ -1,0 +1,55 @@
+"""A text cut into windows that are scored by themselves, as llama.cpp's perplexity tool cuts it.
+
+The text is tokenised once. Every window of n tokens is read from an empty cache; its first token is replaced by the
+model's beginning-of-text token if the model wants one. Only the second half is scored, so that every scored token has
+at least n / 2 tokens before it: positions n/2 .. n-2 predict tokens n/2+1 .. n-1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+from polykv.errors import ConfigError
+from polykv.text.tokenizer import Tokenizer
+
+# Fewer scored positions than that carry no statistics.
+MIN_POSITIONS = 100
+
+
+@dataclass(frozen=True)
+class Window:
+    """ids: tokens as they are read. first: the first position that is scored; it predicts ids[first + 1]."""
+
+    ids: tuple[int, ...]
+    first: int
+
+    @property
+    def scored(self) -> int:
+        return max(0, len(self.ids) - 1 - self.first)
+
+
+def text_windows(tokenizer: Tokenizer, text: str, size: int, limit: int | None = None) -> list[Window]:
+    """The windows of `size` tokens that fit into a text, at most `limit`.
+
+    Raises ConfigError when there would be fewer than MIN_POSITIONS positions to score.
+    """
+    found = cut(tokenizer.encode(text, add_bos=None), size, tokenizer.bos if tokenizer.add_bos else None, limit)
+    positions = sum(w.scored for w in found)
+    if positions < MIN_POSITIONS:
+        raise ConfigError(
+            f"{len(found)} windows of {size:,} tokens give {positions} positions to score, fewer than {MIN_POSITIONS}: "
+            "no statistics. Take a longer text, or more or longer windows"
+        )
+    return found
+
+
+def cut(ids: Seq[int], size: int, bos: int | None, limit: int | None = None) -> list[Window]:
+    """Windows of token ids.
+
+    >>> cut([1, 5, 6, 7, 8, 9, 2, 3, 4], 4, 1)
+    [Window(ids=(1, 5, 6, 7), first=2), Window(ids=(1, 9, 2, 3), first=2)]
+    """
+    starts = range(0, len(ids) - size + 1, size)[:limit]
+    head = () if bos is None else (bos,)
+    return [Window((*head, *ids[at + len(head) : at + size]), size // 2) for at in starts]
