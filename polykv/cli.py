@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "chat": ("chat", "Talk; the history stays in the cache, turns can be edited and retried."),
     "inspect": ("inspect", "What a GGUF file holds."),
     "plan": ("plan", "Memory of a cache before anything is loaded."),
+    "eval": ("eval", "What compressing K/V does to predictions and answers."),
     "calibrate": ("calibrate", "Factors for the channels of K, which make low-bit types better."),
     "tiers": ("tiers", "Names of K/V types and what they cost."),
     "train-codebook": ("train_codebook", "A codebook for a trellis type, if there is a better one."),

@@ -92,7 +92,7 @@ def load(
     if not 1 <= context <= limit:
         raise ConfigError(f"a context of {context} tokens is outside 1..{limit}, the range of this model")
     loaded = loaded.for_context(context)
-    _set_threads(backend, threads)
+    set_threads(backend, threads)
     asked, free = asked_tiers(kv, len(loaded.config.layers))
     asked = with_codebooks(asked, books)
     check_model(ops, loaded, CacheConfig(asked))
@@ -101,7 +101,7 @@ def load(
     cells = SEQUENCES_OF_FULL_LENGTH * context if cache_tokens is None else cache_tokens
     cache = KVPool(ops, loaded.config, stored, fingerprint=loaded.fingerprint, max_tokens=cells)
     cache.equalize(_calibration(calibration, calibration_v))
-    runner = Runner(ops, loaded, cache, _activations(backend, activations))
+    runner = Runner(ops, loaded, cache, choose_activations(backend, activations))
     tokenizer = Tokenizer.from_gguf(loaded.gguf.metadata)
     template = ChatTemplate.from_gguf(loaded.gguf.metadata, tokenizer)
     engine = Engine(ops, runner, tokenizer, context=context, chunk=chunk)
@@ -122,7 +122,8 @@ def _calibration(k: str | Path | Calibration | None, v: str | Path | None) -> Ca
     return k
 
 
-def _activations(backend: str, name: str | None) -> Activations:
+def choose_activations(backend: str, name: str | None) -> Activations:
+    """By name; None is the default of the backend. Raises ConfigError for an unknown name."""
     names = {"f32": Activations.F32, "q8": Activations.Q8}
     name = ("q8" if backend == "cpu" else "f32") if name is None else name
     if name not in names:
@@ -130,7 +131,8 @@ def _activations(backend: str, name: str | None) -> Activations:
     return names[name]
 
 
-def _set_threads(backend: str, threads: int | None) -> None:
+def set_threads(backend: str, threads: int | None) -> None:
+    """Worker threads of a backend; None leaves them. Raises ConfigError for a backend that has none."""
     if threads is None:
         return
     if backend != "cpu":

@@ -1,6 +1,8 @@
 """Instruments: what compressing K/V does to the predictions and answers of one's own model.
 
-    windows.py, perplexity.py    perplexity and divergence over windows of a text
+    arms.py                      what is compared, and what all share
+    windows.py, perplexity.py, divergence.py
+                                 perplexity and divergence over windows of a text
     gate.py, gate_run.py         do two runs choose the same tokens, and does it matter where they do not
     damage.py                    candidates broken on purpose, which the gate must refuse
     result.py, stamp.py          one JSON object per evaluation, which says what it was made of

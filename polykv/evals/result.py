@@ -54,7 +54,8 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-serialisable object; what is not a finite number becomes null."""
-        return {"format": FORMAT} | _finite({**asdict(self), "verdict": self.verdict.value})
+        value: dict[str, Any] = _finite({"format": FORMAT, **asdict(self), "verdict": self.verdict.value})
+        return value
 
     def save(self, path: Path) -> None:
         """Write the object to a file, whole or not at all."""

@@ -1,0 +1,212 @@
+"""`polykv eval ppl` and `polykv eval kld`: predictions on windows of a text, with exact and with compressed K/V."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from polykv.commands.compiling import Compiling
+from polykv.commands.eval_options import (
+    DEFAULT_ARMS,
+    base_option,
+    below,
+    check_out,
+    conclude,
+    counting,
+    floor_option,
+    model_options,
+    open_arms,
+    read_floors,
+    run_options,
+    start_threads,
+)
+from polykv.commands.eval_text import corpus_option, read_corpus
+from polykv.commands.output import Output
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from polykv.evals.arms import Setting
+    from polykv.evals.result import Cell, Result
+    from polykv.evals.windows import Window
+
+# A type of 8 bits that loses more than that was not measured: something else is wrong (spec: validity control).
+CONTROL, CONTROL_SAME, CONTROL_KLD = "q8_0", 0.97, 0.03
+FLOORS = ("kld", "kld_p99", "same_top", "ln_ppl_ratio")
+HIGHER = frozenset({"same_top"})
+_WINDOWS = (
+    corpus_option,
+    click.option("--ctx", type=click.IntRange(min=2), default=512, show_default=True, help="Tokens of a window."),
+    click.option("--windows", type=click.IntRange(min=1), default=8, show_default=True, help="The most that are read."),
+    click.option("--decode", is_flag=True, help="Read the scored half token by token, as decoding does. Slower."),
+    click.option(
+        "--max-ppl",
+        type=click.FloatRange(min=1),
+        default=100.0,
+        show_default=True,
+        help="A model with a higher perplexity does not know the text: the result is void.",
+    ),
+)
+
+
+def _window_options(f: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(_WINDOWS):
+        f = option(f)
+    return f
+
+
+@click.command()
+@model_options
+@_window_options
+@run_options
+def ppl(as_json: bool, out: Path | None, kvs: tuple[str, ...], **values: Any) -> None:
+    """Perplexity of a text: exp of the mean -log p of its tokens, in the second half of windows of --ctx tokens.
+
+    Windows are cut and scored as llama.cpp's perplexity tool does, so the figures can be laid side by side.
+    """
+    from polykv.evals.divergence import perplexity
+    from polykv.evals.perplexity import score
+
+    output = Output(as_json)
+    check_out(out)
+    setting, windows = _open(values)
+    arms = open_arms(setting, kvs, values)
+    cells: list[Cell] = []
+    for arm in arms:
+        with Compiling(setting.ops.name), output.progress(arm.name) as update:
+            nll = score(windows, arm, setting, counting(update, arm.name))
+        value, error = perplexity(nll)
+        cells.append({"kv": arm.name, "positions": nll.size, "ppl": value, "ppl_error": error})
+    rows = [[c["kv"], f"{c['ppl']:.4f} ± {c['ppl_error']:.4f}"] for c in cells]
+    output.table(_title("perplexity", values, windows), ["K/V", "perplexity"], rows)
+    invalid = _strange(cells[0]["kv"], cells[0]["ppl"], values["max_ppl"])
+    conclude(output, _result("ppl", setting, values, windows, cells).judge(invalid, []), out)
+
+
+@click.command()
+@model_options
+@base_option
+@_window_options
+@floor_option(FLOORS)
+@click.option("--no-control", is_flag=True, help=f"Leave out the control, which is {CONTROL}.")
+@run_options
+def kld(
+    as_json: bool,
+    out: Path | None,
+    kvs: tuple[str, ...],
+    base: str,
+    floors: tuple[str, ...],
+    no_control: bool,
+    **values: Any,
+) -> None:
+    """How far predictions move: KL divergence from a run with exact K/V, over the whole vocabulary, at every position
+    of the second half of windows of --ctx tokens.
+
+    The control q8_0 runs along: if it moves predictions, something other than the types is wrong, and the result is
+    void (exit code 3).
+    """
+    from polykv.evals.arms import make_arm
+    from polykv.evals.divergence import figures, perplexity
+    from polykv.evals.perplexity import compare
+
+    output = Output(as_json)
+    check_out(out)
+    limits = read_floors(floors, FLOORS)
+    setting, windows = _open(values)
+    asked = kvs or DEFAULT_ARMS
+    arms = open_arms(setting, asked if no_control or CONTROL in asked else (CONTROL, *asked), values)
+    with Compiling(setting.ops.name), output.progress("reading") as update:
+        found = compare(windows, make_arm(setting, base), arms, setting, counting(update, "reading"))
+    cells = [
+        {
+            "kv": kv,
+            **figures(m.positions),
+            "bytes_per_token": m.bytes_per_token,
+            "bits": m.bits,
+            "bits_held": m.bits_held,
+        }
+        for kv, m in found.items()
+    ]
+    for cell in cells:
+        cell["kld_p99"] = cell["kld_quantiles"]["p99"]
+    base_ppl, _ = perplexity(next(iter(found.values())).positions.base_nll)
+    invalid = _strange(base, base_ppl, values["max_ppl"]) + (
+        [] if no_control else _control(cells, values["activations"] == "q8")
+    )
+    result = _result("kld", setting, values | {"base": base, "base_ppl": base_ppl}, windows, cells)
+    _show(output, f"{_title('divergence', values, windows)}, from {base} with perplexity {base_ppl:.3f}", cells)
+    conclude(output, result.judge(invalid, below([c for c in cells if c["kv"] in asked], limits, HIGHER)), out)
+
+
+def _open(values: dict[str, Any]) -> tuple[Setting, list[Window]]:
+    from polykv.evals.arms import open_setting
+    from polykv.evals.windows import text_windows
+    from polykv.llm import choose_activations
+    from polykv.text.tokenizer import Tokenizer
+
+    start_threads(values["backend"], values["threads"])
+    activations = choose_activations(values["backend"], values["activations"])
+    setting = open_setting(
+        values["model"], backend=values["backend"], activations=activations, ctx=values["ctx"], decode=values["decode"]
+    )
+    tokenizer = Tokenizer.from_gguf(setting.model.gguf.metadata)
+    return setting, text_windows(tokenizer, read_corpus(values["corpus"]), values["ctx"], values["windows"])
+
+
+def _strange(kv: str, ppl: float, limit: float) -> list[str]:
+    if ppl <= limit:
+        return []
+    return [f"perplexity {ppl:.4g} with {kv} is above {limit:g}: the model does not know such texts (--max-ppl)"]
+
+
+def _control(cells: list[Cell], rounded: bool) -> list[str]:
+    """Why the control fails, if it does."""
+    cell = next(c for c in cells if c["kv"] == CONTROL)
+    if cell["same_top"] >= CONTROL_SAME and cell["kld"] <= CONTROL_KLD:
+        return []
+    coarse = ", and rounding of activations (--activations q8) adds to it" if rounded else ""
+    return [
+        f"the control {CONTROL} has the same top token at {cell['same_top']:.1%} of positions and divergence "
+        f"{cell['kld']:.3g}; a sound run has at least {CONTROL_SAME:.0%} and at most {CONTROL_KLD:g}{coarse}"
+    ]
+
+
+def _title(what: str, values: dict[str, Any], windows: list[Window]) -> str:
+    positions = sum(w.scored for w in windows)
+    way = ", token by token" if values["decode"] else ""
+    return (
+        f"{what}: {values['corpus']}, {len(windows)} windows of {values['ctx']:,} tokens, {positions:,} positions{way}"
+    )
+
+
+def _show(output: Output, title: str, cells: list[Cell]) -> None:
+    columns = ["K/V", "bits", "held", "mean KLD", "median", "99 %", "max", "same top", "delta p", "ln PPL ratio"]
+    rows = [
+        [
+            c["kv"],
+            f"{c['bits']:.2f}",
+            f"{c['bits_held']:.2f}",
+            f"{c['kld']:.5f} ± {c['kld_error']:.5f}",
+            f"{c['kld_quantiles']['p50']:.5f}",
+            f"{c['kld_p99']:.4f}",
+            f"{c['kld_max']:.3f}",
+            f"{c['same_top']:.2%}",
+            f"{c['delta_p']:+.2%}",
+            f"{c['ln_ppl_ratio']:+.4f} ± {c['ln_ppl_ratio_error']:.4f}",
+        ]
+        for c in cells
+    ]
+    output.table(title, columns, rows, "bits: codes per value; held: all bytes at the end of a window per value of f16")
+
+
+def _result(kind: str, setting: Setting, values: dict[str, Any], windows: list[Window], cells: list[Cell]) -> Result:
+    from polykv.evals.result import Result
+    from polykv.evals.stamp import stamp
+
+    names = ("corpus", "ctx", "decode", "max_ppl", "base", "base_ppl")
+    settings = {name: values[name] for name in names if name in values}
+    settings |= {"windows": len(windows), "positions": sum(w.scored for w in windows)}
+    made = stamp(setting.model, backend=setting.ops.name, activations=setting.activations, threads=values["threads"])
+    return Result(kind, made, settings, cells)

@@ -1,0 +1,176 @@
+"""`polykv eval logits`: does a run with compressed K/V choose the tokens of an exact one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from polykv.commands.compiling import Compiling
+from polykv.commands.eval_options import (
+    base_option,
+    check_out,
+    conclude,
+    counting,
+    model_options,
+    open_arms,
+    run_options,
+    start_threads,
+)
+from polykv.commands.eval_text import corpus_option, read_corpus
+from polykv.commands.output import Output
+
+if TYPE_CHECKING:
+    from polykv.evals.arms import Arm, Setting
+    from polykv.evals.gate_run import Damage, GatePrompt, Recorded
+    from polykv.evals.result import Cell
+
+# Share of prompts with a real disagreement that passes, of types that lose something.
+LOSSY_BAR = 0.15
+
+
+@click.command()
+@model_options
+@base_option
+@corpus_option
+@click.option("--prompts", "file", type=click.Path(dir_okay=False, path_type=Path), help="JSON list of prompts.")
+@click.option("--n", type=click.IntRange(min=1), default=8, show_default=True, help="Prompts that are made.")
+@click.option("--length", type=click.IntRange(min=64), default=700, show_default=True, help="Their tokens.")
+@click.option("--tokens", type=click.IntRange(min=1), default=48, show_default=True, help="Tokens after each.")
+@click.option("--free", is_flag=True, help="Both runs go their own way (mode F); else led along the exact one.")
+@click.option("--bar", type=click.FloatRange(0, 1), default=LOSSY_BAR, show_default=True, help="See above.")
+@click.option("--equal", is_flag=True, help="The runs should be equal: bar 0, and total variation below 0.002.")
+@click.option("--margin", type=click.FloatRange(min=0), default=0.7, show_default=True, help="Nats of a tie.")
+@click.option("--self-test", is_flag=True, help="Also damage the cache on purpose; the gate must refuse that.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@run_options
+def command(as_json: bool, out: Path | None, kvs: tuple[str, ...], base: str, **values: Any) -> None:
+    """Does a run with compressed K/V choose the tokens of a run with exact K/V?
+
+    Prompts are passages with a number hidden in them and a question for it, or those of --prompts FILE, a JSON list of
+    {"prompt": text, "answer": text}. A type passes when at most --bar of the prompts have a real disagreement (not a
+    tie, not after the answer), no answer is lost, and the distributions stay close (total variation below 0.3). The
+    exact run is made twice first; if it does not repeat, the result is void (exit code 3).
+    """
+    from polykv.evals.arms import make_arm, open_setting
+    from polykv.evals.result import Result
+    from polykv.evals.stamp import stamp
+    from polykv.llm import choose_activations
+
+    output = Output(as_json)
+    check_out(out)
+    start_threads(values["backend"], values["threads"])
+    activations = choose_activations(values["backend"], values["activations"])
+    ctx = values["length"] + values["tokens"]
+    setting = open_setting(values["model"], backend=values["backend"], activations=activations, ctx=ctx)
+    prompts = _prompts(setting, values)
+    arms, exact = open_arms(setting, kvs, values), make_arm(setting, base)
+    bench = _Bench(setting, exact, prompts, values, output)
+    cells = [bench.judge(arm.name, arm, equal=values["equal"]) for arm in arms]
+    invalid = [] if bench.repeats else [f"two runs with {base} differ: nothing that differs from them means anything"]
+    if values["self_test"]:
+        tests = bench.self_test()
+        cells += tests
+        invalid += [f"the gate passes a run with {c['kv']}" for c in tests if c["passes"]]
+    _show(output, cells, bench)
+    names = ("corpus", "length", "tokens", "free", "bar", "equal", "margin", "seed")
+    settings = {"base": base, "prompts": len(prompts), "recall": bench.recall, **{n: values[n] for n in names}}
+    made = stamp(setting.model, backend=setting.ops.name, activations=activations, threads=values["threads"])
+    below = [f"{c['kv']} fails" for c in cells if not c["passes"] and not c["self_test"]]
+    conclude(output, Result("logits", made, settings, cells).judge(invalid, below), out)
+
+
+class _Bench:
+    """The exact run, and candidates against it."""
+
+    def __init__(
+        self, setting: Setting, exact: Arm, prompts: list[GatePrompt], values: dict[str, Any], output: Output
+    ) -> None:
+        self._setting, self._exact, self._prompts, self._values, self._output = setting, exact, prompts, values, output
+        self._reference = self._record(exact, None, None)
+        self.repeats = self._reference.equals(self._record(exact, None, None))
+        asked = [(p.answer, r.text) for p, r in zip(prompts, self._reference.runs, strict=True) if p.answer]
+        # Of the prompts that have an answer, how many the exact run answers.
+        self.recall = sum(answer in text for answer, text in asked) / len(asked) if asked else None
+
+    def judge(self, name: str, arm: Arm, *, equal: bool, damage: Damage | None = None) -> Cell:
+        """The figures of one candidate. equal: it should differ by rounding at most."""
+        from polykv.evals.gate import EQUAL_TV, MAX_TV, compare, summary
+
+        free, margin = self._values["free"], self._values["margin"]
+        mine = self._record(arm, None if free else self._reference, damage)
+        pairs = zip(self._reference.runs, mine.runs, self._prompts, strict=True)
+        found = [compare(r, c, p.answer, forced=not free, margin=margin) for r, c, p in pairs]
+        bar, max_tv = (0.0, EQUAL_TV) if equal else (self._values["bar"], MAX_TV)
+        return {"kv": name, "self_test": damage is not None, **summary(found, bar, max_tv)}
+
+    def self_test(self) -> list[Cell]:
+        """Candidates that must not pass for equal: the exact types, and a damage each."""
+        from polykv.evals.damage import DAMAGES
+
+        return [self.judge(name, self._exact, equal=True, damage=damage) for name, damage in DAMAGES.items()]
+
+    def _record(self, arm: Arm, lead: Recorded | None, damage: Damage | None) -> Recorded:
+        from polykv.evals.gate_run import record
+
+        with Compiling(self._setting.ops.name), self._output.progress(arm.name) as update:
+            return record(
+                self._setting,
+                arm,
+                self._prompts,
+                self._values["tokens"],
+                lead=lead,
+                damage=damage,
+                on_progress=counting(update, arm.name),
+            )
+
+
+def _prompts(setting: Setting, values: dict[str, Any]) -> list[GatePrompt]:
+    from polykv.errors import ConfigError
+    from polykv.evals.gate_prompts import needle_prompts, read_prompts
+    from polykv.prompt import Prompts
+    from polykv.text.chat import ChatTemplate
+    from polykv.text.tokenizer import Tokenizer
+
+    metadata = setting.model.gguf.metadata
+    tokenizer = Tokenizer.from_gguf(metadata)
+    prompts = Prompts(tokenizer, ChatTemplate.from_gguf(metadata, tokenizer))
+    if values["file"] is None:
+        text = read_corpus(values["corpus"])
+        return needle_prompts(prompts, text, values["n"], values["length"], values["seed"])
+    found = read_prompts(prompts, values["file"])
+    longest, limit = max(len(p.ids) for p in found) + values["tokens"], setting.model.config.context
+    if longest > limit:
+        raise ConfigError(f"{values['file']}: the longest prompt needs {longest:,} tokens, the model has {limit:,}")
+    return found
+
+
+def _show(output: Output, cells: list[Cell], bench: _Bench) -> None:
+    columns = ["K/V", "verdict", "real", "agree", "lost", "mean TV", "95 % TV", "real", "ties", "after answer"]
+    rows = [
+        [
+            c["kv"],
+            ("PASS" if c["passes"] else "FAIL") + (", as it should" if c["self_test"] and not c["passes"] else ""),
+            f"{c['real_frac']:.0%}",
+            f"{c['frac_full_agree']:.0%}",
+            str(c["recall_mismatch"]),
+            f"{c['mean_tv']:.4f}",
+            f"{c['p95_tv']:.4f}",
+            str(c["real"]),
+            str(c["tie"]),
+            str(c["post_answer"]),
+        ]
+        for c in cells
+    ]
+    first = cells[0]
+    title = f"tokens of a run against those of an exact one: {first['prompts']} prompts, {first['positions']} positions"
+    output.table(
+        title,
+        columns,
+        rows,
+        "real, agree: shares of prompts; last three: positions where the token differs",
+        text_columns=2,
+    )
+    if bench.recall is not None:
+        output.text(f"the exact run answers {bench.recall:.0%} of the questions")

@@ -1,0 +1,146 @@
+"""Options that the kinds of `polykv eval` share, and what happens to a result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from polykv.commands.options import backend_option, calibration_option, codebook_option, json_option, model_option
+from polykv.commands.output import Output
+from polykv.errors import ConfigError
+
+if TYPE_CHECKING:
+    from polykv.evals.arms import Arm, Setting
+    from polykv.evals.result import Cell, Result
+
+DEFAULT_ARMS = ("f16", "q8_0", "q8_0/turbo3")
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+arms_option = click.option(
+    "--kv",
+    "kvs",
+    multiple=True,
+    metavar="K/V",
+    help=f"Types to compare; repeat it. Default: {', '.join(DEFAULT_ARMS)}.",
+)
+base_option = click.option("--base", default="f16", show_default=True, metavar="K/V", help="What counts as exact.")
+activations_option = click.option(
+    "--activations",
+    type=click.Choice(["f32", "q8"]),
+    default="f32",
+    show_default=True,
+    help="f32: nothing but the cache differs; q8: as cpu runs by default.",
+)
+threads_option = click.option("--threads", type=click.IntRange(min=1), default=None, help="Worker threads.")
+out_option = click.option(
+    "-o", "--out", type=click.Path(dir_okay=False, path_type=Path), default=None, help="Keep the result as JSON here."
+)
+
+
+def _chain(*options: Decorator) -> Decorator:
+    def wrap(f: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            f = option(f)
+        return f
+
+    return wrap
+
+
+model_options = _chain(model_option, arms_option, codebook_option, calibration_option, backend_option)
+run_options = _chain(activations_option, threads_option, out_option, json_option)
+
+
+def floor_option(names: tuple[str, ...]) -> Decorator:
+    """--floor NAME=VALUE, for figures of these names."""
+    text = f"Exit with 1 if a type is worse: NAME=VALUE, names {', '.join(names)}; may be repeated."
+    return click.option("--floor", "floors", multiple=True, metavar="NAME=VALUE", help=text)
+
+
+def read_floors(texts: tuple[str, ...], names: tuple[str, ...]) -> dict[str, float]:
+    """Limits by name.
+
+    >>> read_floors(("kld=0.05",), ("kld", "same_top"))
+    {'kld': 0.05}
+
+    Raises ConfigError for an unknown name or what is no number.
+    """
+    found = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        try:
+            limit = float(value)
+        except ValueError:
+            limit = float("nan")
+        if name not in names or limit != limit:
+            raise ConfigError(f"--floor {text}: it takes NAME=VALUE with one of the names {', '.join(names)}")
+        found[name] = limit
+    return found
+
+
+def below(cells: list[Cell], floors: dict[str, float], higher: frozenset[str]) -> list[str]:
+    """What is worse than a floor, in words. higher: names of figures that are better when they are higher."""
+    reasons = []
+    for cell in cells:
+        for name, limit in floors.items():
+            value = cell.get(name)
+            if value is None or (value < limit if name in higher else value > limit):
+                reasons.append(f"{cell['kv']}: {name} is {_number(value)}, the floor is {limit:g}")
+    return reasons
+
+
+def _number(value: float | None) -> str:
+    return "not measured" if value is None else f"{value:.4g}"
+
+
+def counting(update: Callable[[int, int, str], None], text: str) -> Callable[[int, int], None]:
+    """The update of a progress bar that always says `text`."""
+    return lambda done, total: update(done, total, text)
+
+
+def check_out(path: Path | None) -> None:
+    """Raise ConfigError when a result could not be written, before it is worked for."""
+    if path is not None and not path.absolute().parent.is_dir():
+        raise ConfigError(f"{path}: there is no folder {path.absolute().parent}")
+
+
+def start_threads(backend: str, threads: int | None) -> None:
+    """Set the number of worker threads. Raises ConfigError for a backend that has none."""
+    from polykv.llm import set_threads
+
+    set_threads(backend, threads)
+
+
+def open_arms(setting: Setting, kvs: tuple[str, ...], values: dict[str, Any]) -> list[Arm]:
+    """The arms that --kv names, once each. A codebook goes to those with a trellis type, a calibration to those with
+    a compressed one."""
+    from polykv.cache.calibration_file import read_calibration
+    from polykv.evals.arms import make_arm
+    from polykv.types import Family
+
+    factors = read_calibration(values["calibration"], None) if values["calibration"] else None
+    books, arms, used = values["codebooks"], [], not values["codebooks"]
+    for kv in dict.fromkeys(kvs or DEFAULT_ARMS):
+        codecs = [c for t in make_arm(setting, kv).tiers for c in (t.k, t.v)]
+        trellis = any(c.family == Family.TRELLIS for c in codecs)
+        compressed = any(c.bits < 16 for c in codecs)
+        used = used or trellis
+        arms.append(
+            make_arm(setting, kv, codebooks=books if trellis else (), calibration=factors if compressed else None)
+        )
+    if not used:
+        raise ConfigError("--codebook: none of the types that are compared has a codebook")
+    return arms
+
+
+def conclude(out: Output, result: Result, path: Path | None) -> None:
+    """Say the verdict, keep the result, print the JSON line, and exit with the verdict's code."""
+    if path is not None:
+        result.save(path)
+    if result.reasons:
+        out.text(f"{result.verdict.value.upper()}: {'; '.join(result.reasons)}")
+    out.json(result.to_json())
+    if result.verdict.exit_code:
+        raise click.exceptions.Exit(result.verdict.exit_code)

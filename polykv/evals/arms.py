@@ -1,0 +1,70 @@
+"""What is compared (arms), and what all of them share (a setting)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from polykv import ops as operations
+from polykv.cache.calibration import Calibration
+from polykv.cache.codecs.trellis import with_codebooks
+from polykv.catalogue import resolve
+from polykv.config import CacheConfig, Tier
+from polykv.errors import ConfigError
+from polykv.model.key_bias import asked_tiers, protect_keys
+from polykv.model.loader import Model, load_model
+from polykv.model.support import check_model
+from polykv.ops import LoadedOps
+from polykv.types import Activations
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A model on a backend. decode: predictions that are compared come from steps of one token."""
+
+    model: Model
+    ops: LoadedOps
+    activations: Activations = Activations.F32
+    decode: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Arm:
+    """One way to store K and V: a name for people, the types of every layer, factors of its channels."""
+
+    name: str
+    tiers: tuple[Tier, ...]
+    calibration: Calibration = field(default_factory=Calibration)
+
+
+def open_setting(
+    model: str, *, backend: str = "cpu", activations: Activations = Activations.F32, ctx: int, decode: bool = False
+) -> Setting:
+    """Open a model for sequences of `ctx` tokens.
+
+    Raises ConfigError for a context beyond the model's, and whatever opening a model raises.
+    """
+    ops, loaded = operations.load(backend), load_model(resolve(model))
+    limit = loaded.config.context
+    if not 2 <= ctx <= limit:
+        raise ConfigError(f"windows of {ctx:,} tokens are outside 2..{limit:,}, the range of this model")
+    return Setting(loaded.for_context(ctx), ops, activations, decode)
+
+
+def make_arm(
+    setting: Setting, kv: str, *, codebooks: Iterable[str | Path] = (), calibration: Calibration | None = None
+) -> Arm:
+    """The arm that a text as of `--kv` names, `auto` included.
+
+    Raises ConfigError for an unknown type or a calibration of another model, UnsupportedError when the backend does not
+    run it.
+    """
+    config = setting.model.config
+    asked, free = asked_tiers(kv, len(config.layers))
+    asked = with_codebooks(asked, list(codebooks))
+    check_model(setting.ops, setting.model, CacheConfig(asked))
+    tiers, _ = protect_keys(setting.ops, setting.model, asked, free, CacheConfig.block_size)
+    factors = Calibration() if calibration is None else calibration
+    factors.equalizers(config)
+    return Arm(kv, tiers, factors)

@@ -1,0 +1,20 @@
+"""Texts that come with polykv, for measuring with. data/README.md says where they are from.
+
+Whatever is tuned on a text (codebooks, factors, thresholds) must be judged on another: `selection` names the one to
+choose with, `held-out` the one to decide with.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+# name -> (file in data/texts, what it is)
+CORPORA: dict[str, tuple[str, str]] = {
+    "opticks": ("opticks.txt", "Newton's Opticks (1730): English prose"),
+}
+
+
+def corpus(name: str) -> str:
+    """The text called `name`, one of CORPORA."""
+    file, _ = CORPORA[name]
+    return (files("polykv.data") / "texts" / file).read_text(encoding="utf-8")

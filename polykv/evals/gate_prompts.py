@@ -1,0 +1,63 @@
+"""Prompts for the gate: a passage of a text with one sentence that is not from it, and a question about that sentence.
+
+The answer is a number that no model can know, so a run that finds it has read it from the cache.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+from polykv.errors import ConfigError, FormatError, PromptError
+from polykv.evals.gate_run import GatePrompt
+from polykv.prompt import Prompts
+
+PLACES = ("harbour", "library", "mill", "orchard", "observatory", "quarry", "theatre", "vineyard", "zoo")
+
+
+def needle_prompts(prompts: Prompts, text: str, n: int, tokens: int, seed: int) -> list[GatePrompt]:
+    """n prompts of about `tokens` tokens; passages and depths differ, and are the same for the same seed.
+
+    Raises ConfigError when the text is too short to take passages from.
+    """
+    found = []
+    words = text.split()
+    for i in range(n):
+        rng = random.Random(f"{seed}-{i}")
+        place, code = rng.choice(PLACES), str(rng.randint(1000000, 9999999))
+        question = f"What is the number of the {place}? Answer with the number alone."
+        # Words of English are 1.3 tokens or more; what is too long is cut, never what is asked for.
+        count = tokens
+        while True:
+            if count >= len(words):
+                raise ConfigError(f"a text of {len(words):,} words is too short for passages of {tokens:,} tokens")
+            start = rng.randrange(len(words) - count)
+            passage = words[start : start + count]
+            passage.insert(round(count * (i + 0.5) / n), f"The number of the {place} is {code}.")
+            ids = prompts.first(question, " ".join(passage))
+            if len(ids) <= tokens or count < 8:
+                break
+            count = min(count - 1, count * tokens // len(ids))
+        found.append(GatePrompt(tuple(ids), code))
+    return found
+
+
+def read_prompts(prompts: Prompts, path: Path) -> list[GatePrompt]:
+    """Prompts of a file: a JSON list of {"prompt": text, "answer": text}, the answer may be left out.
+
+    Raises FormatError for anything else, PromptError when it cannot be read.
+    """
+    try:
+        items = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as e:
+        raise PromptError(f"{path}: cannot be read: {e.strerror or e}") from None
+    except (ValueError, RecursionError) as e:
+        raise FormatError(path, "", f"not JSON: {e}") from None
+    if not isinstance(items, list) or not items:
+        raise FormatError(path, "", "must be a list of prompts, and not empty")
+    for i, item in enumerate(items):
+        texts = [item.get("prompt"), item.get("answer", "")] if isinstance(item, dict) else [None]
+        if not all(isinstance(t, str) for t in texts) or not texts[0]:
+            raise FormatError(path, f"prompt {i + 1}", 'must be {"prompt": text, "answer": text}')
+    return [GatePrompt(tuple(prompts.first(item["prompt"])), item.get("answer", "")) for item in items]

@@ -1,0 +1,138 @@
+"""Perplexity and divergence of K/V pairs over windows of a text.
+
+Every window is read from an empty cache, by all pairs side by side, a few rows at a time: logits of a large vocabulary
+are never held for more than ROWS rows of two pairs. Every token sees its own key and value compressed, so nothing but
+the types differs between the pairs. `decode` reads the scored half token by token, with the kernels that decoding uses:
+figures of a prefill alone cannot show a fault there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from polykv.cache.pool import KVPool
+from polykv.cache.sequence import Sequence
+from polykv.config import CacheConfig
+from polykv.evals.arms import Arm, Setting
+from polykv.evals.divergence import F64, Positions, nll, positions
+from polykv.evals.windows import Window
+from polykv.measure.quality import bytes_per_token, log_softmax
+from polykv.memory import f16_nbytes
+from polykv.model.runner import Logits, Runner
+from polykv.types import F32
+
+# Rows of logits that are held at a time: 32 MB each for a vocabulary of 262,144; and rows of a step without logits.
+ROWS, CHUNK = 32, 512
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """An arm over all windows. bytes_per_token: codes of K and V of all layers; bits: the same per value. bits_held:
+    everything that the cache held at the end of a window, exact cells and unfilled blocks included, per value of a
+    float16 cache of that length."""
+
+    positions: Positions
+    bytes_per_token: float
+    bits: float
+    bits_held: float
+
+
+class _Side:
+    """One arm's cache and runner; the cache is used again for every window."""
+
+    def __init__(self, arm: Arm, setting: Setting, tokens: int) -> None:
+        model, config = setting.model, CacheConfig(arm.tiers)
+        self.pool = KVPool(setting.ops, model.config, config, fingerprint=model.fingerprint, max_tokens=tokens)
+        self.pool.equalize(arm.calibration)
+        self._runner = Runner(setting.ops, model, self.pool, setting.activations)
+        self._sequence = Sequence(self.pool)
+
+    def restart(self) -> None:
+        """Begin a new window."""
+        self._sequence.free()
+        self._sequence = Sequence(self.pool)
+
+    def read(self, ids: tuple[int, ...]) -> None:
+        """Tokens whose predictions are not asked for."""
+        for at in range(0, len(ids), CHUNK):
+            self._runner.step([(self._sequence, list(ids[at : at + CHUNK]))], Logits.NONE)
+
+    def predict(self, ids: tuple[int, ...], rows: int) -> F32:
+        """Log-probabilities [T, V] after each of the tokens, `rows` of which are read in a step."""
+        steps = [list(ids[at : at + rows]) for at in range(0, len(ids), rows)]
+        return log_softmax(np.concatenate([self._runner.step([(self._sequence, s)], Logits.ALL) for s in steps]))
+
+
+def compare(
+    windows: list[Window],
+    base: Arm,
+    arms: list[Arm],
+    setting: Setting,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Measured]:
+    """Figures of every arm, by name, against `base`.
+
+    on_progress(done, total) counts tokens of all arms. An arm equal to the base is run like the others: equal figures
+    show that the run repeats.
+    """
+    longest = max(len(w.ids) for w in windows)
+    reference = _Side(base, setting, longest)
+    sides = {arm.name: _Side(arm, setting, longest) for arm in arms}
+    found: dict[str, list[Positions]] = {name: [] for name in sides}
+    done, total = 0, sum(len(w.ids) - 1 for w in windows) * (1 + len(sides))
+    for window in windows:
+        for side in (reference, *sides.values()):
+            side.restart()
+            side.read(window.ids[: window.first])
+            done += window.first
+            if on_progress:
+                on_progress(done, total)
+        for part, following in _scored(window):
+            rows = 1 if setting.decode else len(part)
+            wanted = reference.predict(part, rows)
+            weights = np.exp(wanted)
+            for name, side in sides.items():
+                found[name].append(positions(wanted, weights, side.predict(part, rows), following))
+            done += len(part) * (1 + len(sides))
+            if on_progress:
+                on_progress(done, total)
+    return {name: _measured(side, Positions.join(found[name]), len(windows[-1].ids)) for name, side in sides.items()}
+
+
+def _measured(side: _Side, found: Positions, length: int) -> Measured:
+    size = bytes_per_token(side.pool)
+    values = sum(2 * layer.n_kv * layer.head_dim for layer in side.pool.model.layers)
+    # The last token of a window is predicted, not read.
+    held = 16 * side.pool.used_nbytes / f16_nbytes(side.pool, length - 1)
+    return Measured(found, size, 8 * size / values, held)
+
+
+def score(
+    windows: list[Window], arm: Arm, setting: Setting, on_progress: Callable[[int, int], None] | None = None
+) -> F64:
+    """-log p of the following token at all scored positions, with one arm."""
+    side = _Side(arm, setting, max(len(w.ids) for w in windows))
+    found: list[F64] = []
+    done, total = 0, sum(len(w.ids) for w in windows)
+    for window in windows:
+        side.restart()
+        side.read(window.ids[: window.first])
+        for part, following in _scored(window):
+            found.append(nll(side.predict(part, 1 if setting.decode else len(part)), following))
+        done += len(window.ids)
+        if on_progress:
+            on_progress(done, total)
+    return np.concatenate(found)
+
+
+def _scored(window: Window) -> list[tuple[tuple[int, ...], npt.NDArray[np.int64]]]:
+    """The scored positions in pieces: tokens that are read, and those that follow them."""
+    last = len(window.ids) - 1
+    return [
+        (window.ids[at : min(at + ROWS, last)], np.array(window.ids[at + 1 : min(at + ROWS, last) + 1], np.int64))
+        for at in range(window.first, last, ROWS)
+    ]

@@ -1,0 +1,164 @@
+"""`polykv eval ppl`, `kld`, `logits`: what a user sees, exit codes, results on disk, refusals before any work."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tiny_models import tiny_path
+
+from polykv.cli import run
+from polykv.commands.eval import KINDS
+from polykv.errors import FormatError
+from polykv.evals.result import Result, Verdict
+
+MODEL = str(tiny_path("llama"))
+TEXT = "Light is a stream of small bodies, or it is a wave; nobody could tell which it was. "
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> str:
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT * 40)
+    return str(path)
+
+
+def ask(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, dict, str]:
+    code = run(["eval", *args, "--json"])
+    out = capsys.readouterr()
+    return code, json.loads(out.out.splitlines()[-1]) if out.out.strip() else {}, out.out + out.err
+
+
+KLD = ("kld", "-m", MODEL, "--ctx", "64", "--max-ppl", "1e9")
+
+
+def test_kld(capsys: pytest.CaptureFixture[str], corpus: str, tmp_path: Path) -> None:
+    out = tmp_path / "kld.json"
+    kvs = ("--kv", "f16", "--kv", "turbo3")
+    code, result, text = ask(capsys, *KLD, "--corpus", corpus, *kvs, "--out", str(out))
+    assert code == 0, text
+    assert [c["kv"] for c in result["cells"]] == ["q8_0", "f16", "turbo3"]  # the control comes along
+    control, exact, coarse = result["cells"]
+    assert exact["kld"] == 0 and exact["same_top"] == 1
+    assert 0 < control["kld"] < coarse["kld"] and coarse["positions"] == 31 * result["settings"]["windows"]
+    assert result["stamp"]["model"]["file"] == Path(MODEL).name and result["verdict"] == "ok"
+    assert Result.load(out).to_json() == result
+    assert str(tmp_path) not in json.dumps(result["stamp"])
+    # Token by token: other shapes of the same kernels, the same figures.
+    _, again, _ = ask(capsys, *KLD, "--corpus", corpus, *kvs, "--decode")
+    assert [c["kld"] for c in again["cells"]] == [c["kld"] for c in result["cells"]]
+
+
+def test_floors(capsys: pytest.CaptureFixture[str], corpus: str) -> None:
+    args = (*KLD, "--corpus", corpus, "--kv", "turbo2", "--floor", "kld=1e-9", "--floor", "same_top=0")
+    code, result, text = ask(capsys, *args)
+    assert code == 1 and result["verdict"] == "below floor" and "BELOW FLOOR: turbo2: kld is" in text
+    # The control is not judged by the user's floors.
+    assert len(result["reasons"]) == 1
+    assert ask(capsys, *KLD, "--corpus", corpus, "--kv", "turbo2", "--floor", "same_top=1.1")[0] == 1
+
+
+def test_void_results(capsys: pytest.CaptureFixture[str], corpus: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    args = ("--corpus", corpus, "--kv", "f16")
+    code, result, text = ask(capsys, "kld", "-m", MODEL, "--ctx", "64", *args)
+    assert code == 3 and "does not know such texts" in text and result["verdict"] == "invalid"
+    monkeypatch.setattr("polykv.commands.eval_kld.CONTROL_KLD", 0.0)
+    code, _, text = ask(capsys, *KLD, *args)
+    assert code == 3 and "the control q8_0" in text
+    assert ask(capsys, *KLD, *args, "--no-control")[0] == 0
+
+
+def test_ppl(capsys: pytest.CaptureFixture[str], corpus: str) -> None:
+    args = ("ppl", "-m", MODEL, "--ctx", "64", "--max-ppl", "1e9", "--corpus", corpus, "--kv", "f16", "--kv", "q8_0")
+    code, result, _ = ask(capsys, *args)
+    _, other, _ = ask(capsys, *KLD, "--corpus", corpus, "--kv", "f16", "--kv", "q8_0")
+    assert code == 0
+    for a, b in zip(result["cells"], other["cells"], strict=True):
+        assert a["ppl"] == pytest.approx(b["ppl"], rel=1e-6)
+    assert ask(capsys, *args, "--max-ppl", "2")[0] == 3
+
+
+def test_logits(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.json"
+    prompts.write_text(json.dumps([{"prompt": TEXT}, {"prompt": "Who was it?", "answer": "Newton"}]))
+    args = ("logits", "-m", MODEL, "--prompts", str(prompts), "--tokens", "8", "--length", "120")
+    code, result, text = ask(capsys, *args, "--kv", "f16", "--kv", "q8_0", "--self-test")
+    assert code == 0, text
+    assert [c["kv"] for c in result["cells"] if not c["self_test"]] == ["f16", "q8_0"]
+    assert result["cells"][0]["mean_tv"] == 0 and not any(c["passes"] for c in result["cells"] if c["self_test"])
+    assert len(result["cells"]) == 6 and "as it should" in text
+    code, result, _ = ask(capsys, *args, "--kv", "turbo2", "--equal")
+    assert code == 1 and result["reasons"] == ["turbo2 fails"]
+    code, result, _ = ask(capsys, *args, "--kv", "f16", "--free")
+    assert code == 0 and result["settings"]["free"]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("kld", "--floor", "speed=1"), "NAME=VALUE"),
+        (("kld", "--floor", "kld=fast"), "NAME=VALUE"),
+        (("kld", "--kv", "q9_0"), "unknown K/V type"),
+        (("kld", "--out", "/no/such/folder/x.json"), "there is no folder"),
+        (("kld", "--corpus", "/no/such/text"), "cannot be read"),
+        (("kld", "--ctx", "1000000"), "outside 2.."),
+        (("kld", "--calibration", "/no/such/file"), "file"),
+        (("kld", "--codebook", "book.bin", "--kv", "f16"), "none of the types"),
+        (("logits", "--prompts", "/no/such/file"), "cannot be read"),
+        (("logits", "--length", "100", "--n", "2", "--corpus", "{short}"), "too short"),
+        (("ppl", "--corpus", "{short}"), "fewer than 100"),
+    ],
+)
+def test_refusals(capsys: pytest.CaptureFixture[str], tmp_path: Path, args: tuple[str, ...], message: str) -> None:
+    short = tmp_path / "short.txt"
+    short.write_text("Too short.")
+    size = () if args[0] == "logits" else ("--ctx", "64")
+    code, _, text = ask(capsys, args[0], "-m", MODEL, *size, *[a.format(short=short) for a in args[1:]])
+    assert code == 2 and message in text, text
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '[{"prompt": 3}]', '[{"answer": "x"}]', "[1]", '{"prompt": "x"}'])
+def test_bad_prompt_files(capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str) -> None:
+    path = tmp_path / "prompts.json"
+    path.write_text(text)
+    code, _, said = ask(capsys, "logits", "-m", MODEL, "--prompts", str(path))
+    assert code == 2 and "prompts.json" in said
+
+
+def test_every_kind_has_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for kind in KINDS:
+        assert run(["eval", kind, "--help"]) == 0
+        assert len(capsys.readouterr().out.splitlines()) > 5
+    assert run(["eval"]) == 0
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "[]",
+        "{}",
+        '{"format": 2, "kind": "kld"}',
+        '{"format": 1, "kind": "kld", "stamp": {}, "settings": {}, "cells": [1], "verdict": "ok", "reasons": []}',
+        '{"format": 1, "kind": "kld", "stamp": {}, "settings": {}, "cells": [], "verdict": "fine", "reasons": []}',
+        "[" * 100000,
+        "\x00",
+    ],
+)
+def test_foreign_results_are_refused(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(value)
+    with pytest.raises(FormatError):
+        Result.load(path)
+
+
+def test_results_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    good = Result("kld", {}, {}, [{"kv": "f16", "kld": float("inf")}])
+    good.save(path)
+    assert Result.load(path).cells == [{"kv": "f16", "kld": None}]
+    before = path.read_text()
+    with pytest.raises(TypeError):
+        Result("kld", {}, {}, [{"kv": object()}]).save(path)
+    assert path.read_text() == before and [p.name for p in tmp_path.iterdir()] == ["x.json"]
+    assert Result("kld", {}, {}, []).judge(["a"], ["b"]).verdict is Verdict.INVALID
