@@ -1,9 +1,8 @@
 """The `polykv` command: a table of subcommands, and what happens to their errors.
 
-A subcommand is `polykv.commands.<module>`, imported when it is used, so that `polykv --help` is instant. This file is
-the only one that reads environment variables: POLYKV_MODEL and POLYKV_BACKEND are defaults of -m and --backend.
-
-Exit codes: 0, 2 (a PolyKVError or a wrong option), 3 (--strict), 130 (Ctrl-C).
+A subcommand is `polykv.commands.<module>`, imported when it is used, so that `polykv --help` is instant. Environment
+variables are read here only: POLYKV_MODEL and POLYKV_BACKEND are defaults of -m and --backend. Exit codes: 0, 1 (a
+floor of `eval`), 2 (a PolyKVError or a wrong option), 3 (--strict; `eval`: void), 130 (Ctrl-C).
 """
 
 from __future__ import annotations
