@@ -8,9 +8,12 @@ import click
 
 # kind -> (module in polykv.commands, its command, one line for --help)
 KINDS: dict[str, tuple[str, str, str]] = {
+    "overview": ("eval_overview", "command", "Quality, speed and memory of several types, in one table."),
     "ppl": ("eval_kld", "ppl", "Perplexity on a text."),
     "kld": ("eval_kld", "kld", "How far predictions move: divergence from exact K/V, position by position."),
     "logits": ("eval_logits", "command", "Does a run with compressed K/V choose the tokens of an exact one."),
+    "report": ("eval_report", "report", "A result as HTML or Markdown."),
+    "compare": ("eval_report", "compare", "Two results side by side."),
 }
 
 

@@ -19,10 +19,12 @@ from polykv.commands.eval_options import (
     open_arms,
     read_floors,
     run_options,
+    show,
     start_threads,
 )
 from polykv.commands.eval_text import corpus_option, read_corpus
 from polykv.commands.output import Output
+from polykv.evals.overview_judge import CONTROL, control_reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,8 +34,6 @@ if TYPE_CHECKING:
     from polykv.evals.result import Cell, Result
     from polykv.evals.windows import Window
 
-# A type of 8 bits that loses more than that was not measured: something else is wrong (spec: validity control).
-CONTROL, CONTROL_SAME, CONTROL_KLD = "q8_0", 0.97, 0.03
 FLOORS = ("kld", "kld_p99", "same_top", "ln_ppl_ratio")
 HIGHER = frozenset({"same_top"})
 _WINDOWS = (
@@ -79,10 +79,10 @@ def ppl(as_json: bool, out: Path | None, kvs: tuple[str, ...], **values: Any) ->
             nll = score(windows, arm, setting, counting(update, arm.name))
         value, error = perplexity(nll)
         cells.append({"kv": arm.name, "positions": nll.size, "ppl": value, "ppl_error": error})
-    rows = [[c["kv"], f"{c['ppl']:.4f} ± {c['ppl_error']:.4f}"] for c in cells]
-    output.table(_title("perplexity", values, windows), ["K/V", "perplexity"], rows)
     invalid = _strange(cells[0]["kv"], cells[0]["ppl"], values["max_ppl"])
-    conclude(output, _result("ppl", setting, values, windows, cells).judge(invalid, []), out)
+    result = _result("ppl", setting, values, windows, cells).judge(invalid, [])
+    show(output, result)
+    conclude(output, result, out)
 
 
 @click.command()
@@ -108,7 +108,7 @@ def kld(
     void (exit code 3).
     """
     from polykv.evals.arms import make_arm
-    from polykv.evals.divergence import figures, perplexity
+    from polykv.evals.divergence import by_depth, figures, perplexity
     from polykv.evals.perplexity import compare
 
     output = Output(as_json)
@@ -131,12 +131,14 @@ def kld(
     ]
     for cell in cells:
         cell["kld_p99"] = cell["kld_quantiles"]["p99"]
+        cell["by_depth"] = by_depth(found[cell["kv"]].positions, windows)
     base_ppl, _ = perplexity(next(iter(found.values())).positions.base_nll)
-    invalid = _strange(base, base_ppl, values["max_ppl"]) + (
-        [] if no_control else _control(cells, values["activations"] == "q8")
-    )
+    invalid = _strange(base, base_ppl, values["max_ppl"])
+    if not no_control:
+        control = next(c for c in cells if c["kv"] == CONTROL)
+        invalid += control_reason(control, values["activations"] == "q8")
     result = _result("kld", setting, values | {"base": base, "base_ppl": base_ppl}, windows, cells)
-    _show(output, f"{_title('divergence', values, windows)}, from {base} with perplexity {base_ppl:.3f}", cells)
+    show(output, result)
     conclude(output, result.judge(invalid, below([c for c in cells if c["kv"] in asked], limits, HIGHER)), out)
 
 
@@ -159,46 +161,6 @@ def _strange(kv: str, ppl: float, limit: float) -> list[str]:
     if ppl <= limit:
         return []
     return [f"perplexity {ppl:.4g} with {kv} is above {limit:g}: the model does not know such texts (--max-ppl)"]
-
-
-def _control(cells: list[Cell], rounded: bool) -> list[str]:
-    """Why the control fails, if it does."""
-    cell = next(c for c in cells if c["kv"] == CONTROL)
-    if cell["same_top"] >= CONTROL_SAME and cell["kld"] <= CONTROL_KLD:
-        return []
-    coarse = ", and rounding of activations (--activations q8) adds to it" if rounded else ""
-    return [
-        f"the control {CONTROL} has the same top token at {cell['same_top']:.1%} of positions and divergence "
-        f"{cell['kld']:.3g}; a sound run has at least {CONTROL_SAME:.0%} and at most {CONTROL_KLD:g}{coarse}"
-    ]
-
-
-def _title(what: str, values: dict[str, Any], windows: list[Window]) -> str:
-    positions = sum(w.scored for w in windows)
-    way = ", token by token" if values["decode"] else ""
-    return (
-        f"{what}: {values['corpus']}, {len(windows)} windows of {values['ctx']:,} tokens, {positions:,} positions{way}"
-    )
-
-
-def _show(output: Output, title: str, cells: list[Cell]) -> None:
-    columns = ["K/V", "bits", "held", "mean KLD", "median", "99 %", "max", "same top", "delta p", "ln PPL ratio"]
-    rows = [
-        [
-            c["kv"],
-            f"{c['bits']:.2f}",
-            f"{c['bits_held']:.2f}",
-            f"{c['kld']:.5f} ± {c['kld_error']:.5f}",
-            f"{c['kld_quantiles']['p50']:.5f}",
-            f"{c['kld_p99']:.4f}",
-            f"{c['kld_max']:.3f}",
-            f"{c['same_top']:.2%}",
-            f"{c['delta_p']:+.2%}",
-            f"{c['ln_ppl_ratio']:+.4f} ± {c['ln_ppl_ratio_error']:.4f}",
-        ]
-        for c in cells
-    ]
-    output.table(title, columns, rows, "bits: codes per value; held: all bytes at the end of a window per value of f16")
 
 
 def _result(kind: str, setting: Setting, values: dict[str, Any], windows: list[Window], cells: list[Cell]) -> Result:

@@ -16,6 +16,7 @@ from polykv.commands.eval_options import (
     model_options,
     open_arms,
     run_options,
+    show,
     start_threads,
 )
 from polykv.commands.eval_text import corpus_option, read_corpus
@@ -73,12 +74,13 @@ def command(as_json: bool, out: Path | None, kvs: tuple[str, ...], base: str, **
         tests = bench.self_test()
         cells += tests
         invalid += [f"the gate passes a run with {c['kv']}" for c in tests if c["passes"]]
-    _show(output, cells, bench)
     names = ("corpus", "length", "tokens", "free", "bar", "equal", "margin", "seed")
     settings = {"base": base, "prompts": len(prompts), "recall": bench.recall, **{n: values[n] for n in names}}
     made = stamp(setting.model, backend=setting.ops.name, activations=activations, threads=values["threads"])
     below = [f"{c['kv']} fails" for c in cells if not c["passes"] and not c["self_test"]]
-    conclude(output, Result("logits", made, settings, cells).judge(invalid, below), out)
+    result = Result("logits", made, settings, cells).judge(invalid, below)
+    show(output, result)
+    conclude(output, result, out)
 
 
 class _Bench:
@@ -144,33 +146,3 @@ def _prompts(setting: Setting, values: dict[str, Any]) -> list[GatePrompt]:
     if longest > limit:
         raise ConfigError(f"{values['file']}: the longest prompt needs {longest:,} tokens, the model has {limit:,}")
     return found
-
-
-def _show(output: Output, cells: list[Cell], bench: _Bench) -> None:
-    columns = ["K/V", "verdict", "real", "agree", "lost", "mean TV", "95 % TV", "real", "ties", "after answer"]
-    rows = [
-        [
-            c["kv"],
-            ("PASS" if c["passes"] else "FAIL") + (", as it should" if c["self_test"] and not c["passes"] else ""),
-            f"{c['real_frac']:.0%}",
-            f"{c['frac_full_agree']:.0%}",
-            str(c["recall_mismatch"]),
-            f"{c['mean_tv']:.4f}",
-            f"{c['p95_tv']:.4f}",
-            str(c["real"]),
-            str(c["tie"]),
-            str(c["post_answer"]),
-        ]
-        for c in cells
-    ]
-    first = cells[0]
-    title = f"tokens of a run against those of an exact one: {first['prompts']} prompts, {first['positions']} positions"
-    output.table(
-        title,
-        columns,
-        rows,
-        "real, agree: shares of prompts; last three: positions where the token differs",
-        text_columns=2,
-    )
-    if bench.recall is not None:
-        output.text(f"the exact run answers {bench.recall:.0%} of the questions")

@@ -40,7 +40,9 @@ out_option = click.option(
 )
 
 
-def _chain(*options: Decorator) -> Decorator:
+def chain(*options: Decorator) -> Decorator:
+    """Several options as one decorator, in this order."""
+
     def wrap(f: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(options):
             f = option(f)
@@ -49,8 +51,8 @@ def _chain(*options: Decorator) -> Decorator:
     return wrap
 
 
-model_options = _chain(model_option, arms_option, codebook_option, calibration_option, backend_option)
-run_options = _chain(activations_option, threads_option, out_option, json_option)
+model_options = chain(model_option, arms_option, codebook_option, calibration_option, backend_option)
+run_options = chain(activations_option, threads_option, out_option, json_option)
 
 
 def floor_option(names: tuple[str, ...]) -> Decorator:
@@ -117,22 +119,29 @@ def open_arms(setting: Setting, kvs: tuple[str, ...], values: dict[str, Any]) ->
     """The arms that --kv names, once each. A codebook goes to those with a trellis type, a calibration to those with
     a compressed one."""
     from polykv.cache.calibration_file import read_calibration
-    from polykv.evals.arms import make_arm
-    from polykv.types import Family
+    from polykv.evals.arms import make_arm, takes_codebooks, takes_factors
 
     factors = read_calibration(values["calibration"], None) if values["calibration"] else None
-    books, arms, used = values["codebooks"], [], not values["codebooks"]
-    for kv in dict.fromkeys(kvs or DEFAULT_ARMS):
-        codecs = [c for t in make_arm(setting, kv).tiers for c in (t.k, t.v)]
-        trellis = any(c.family == Family.TRELLIS for c in codecs)
-        compressed = any(c.bits < 16 for c in codecs)
-        used = used or trellis
-        arms.append(
-            make_arm(setting, kv, codebooks=books if trellis else (), calibration=factors if compressed else None)
-        )
-    if not used:
+    wanted, n = tuple(dict.fromkeys(kvs or DEFAULT_ARMS)), len(setting.model.config.layers)
+    if values["codebooks"] and not any(takes_codebooks(kv, n) for kv in wanted):
         raise ConfigError("--codebook: none of the types that are compared has a codebook")
-    return arms
+    return [
+        make_arm(
+            setting,
+            kv,
+            codebooks=values["codebooks"] if takes_codebooks(kv, n) else (),
+            calibration=factors if takes_factors(kv, n) else None,
+        )
+        for kv in wanted
+    ]
+
+
+def show(out: Output, result: Result) -> None:
+    """The tables of a result."""
+    from polykv.evals.tables import tables
+
+    for t in tables(result):
+        out.table(t.title, t.columns, t.rows, t.caption, text_columns=t.text)
 
 
 def conclude(out: Output, result: Result, path: Path | None) -> None:

@@ -16,7 +16,7 @@ from polykv.model.key_bias import asked_tiers, protect_keys
 from polykv.model.loader import Model, load_model
 from polykv.model.support import check_model
 from polykv.ops import LoadedOps
-from polykv.types import Activations
+from polykv.types import Activations, Codec, Family
 
 
 @dataclass(frozen=True)
@@ -68,3 +68,18 @@ def make_arm(
     factors = Calibration() if calibration is None else calibration
     factors.equalizers(config)
     return Arm(kv, tiers, factors)
+
+
+def takes_codebooks(kv: str, layers: int) -> bool:
+    """Whether a text as of `--kv` names a trellis type, in any layer."""
+    return any(c.family == Family.TRELLIS for c in _codecs(kv, layers))
+
+
+def takes_factors(kv: str, layers: int) -> bool:
+    """Whether it names a compressed type: exact ones have no use for a calibration."""
+    return any(c.bits < 16 for c in _codecs(kv, layers))
+
+
+def _codecs(kv: str, layers: int) -> list[Codec]:
+    tiers, _ = asked_tiers(kv, layers)
+    return [c for t in tiers for c in (t.k, t.v)]

@@ -14,13 +14,16 @@ here p is kept in float32.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from polykv.evals.statistics import quantiles, standard_error
+from polykv.evals.windows import Window
 from polykv.measure.quality import divergence
 from polykv.types import F32
 
@@ -92,3 +95,11 @@ def figures(p: Positions) -> dict[str, Any]:
         "delta_p_rms": float(np.sqrt((delta**2).mean())),
         "delta_p_quantiles": dict(zip(names, quantiles(delta, PERCENTILES), strict=True)),
     }
+
+
+def by_depth(p: Positions, windows: Seq[Window], buckets: int = 8) -> list[dict[str, float]]:
+    """Divergence by how many tokens stand before the prediction: {from, to, kld} of equal parts of the scored half."""
+    depth = np.concatenate([np.arange(w.first, w.first + w.scored) for w in windows]) + 1
+    edges = np.linspace(depth.min(), depth.max() + 1, buckets + 1).round().astype(int)
+    parts = [(int(a), int(b), (depth >= a) & (depth < b)) for a, b in pairwise(edges)]
+    return [{"from": a, "to": b - 1, "kld": float(p.kl[inside].mean())} for a, b, inside in parts if inside.any()]

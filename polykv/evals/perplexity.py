@@ -31,14 +31,22 @@ ROWS, CHUNK = 32, 512
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """An arm over all windows. bytes_per_token: codes of K and V of all layers; bits: the same per value. bits_held:
-    everything that the cache held at the end of a window, exact cells and unfilled blocks included, per value of a
-    float16 cache of that length."""
+    """An arm over all windows.
+
+    bytes_per_token: codes of K and V of all layers; bits: the same per value. held: bytes of everything that the cache
+    held at the end of a window, exact cells and unfilled blocks included; f16_bytes: of a float16 cache of that length.
+    """
 
     positions: Positions
     bytes_per_token: float
     bits: float
-    bits_held: float
+    held: int
+    f16_bytes: int
+
+    @property
+    def bits_held(self) -> float:
+        """`held` per value."""
+        return 16 * self.held / self.f16_bytes
 
 
 class _Side:
@@ -107,8 +115,7 @@ def _measured(side: _Side, found: Positions, length: int) -> Measured:
     size = bytes_per_token(side.pool)
     values = sum(2 * layer.n_kv * layer.head_dim for layer in side.pool.model.layers)
     # The last token of a window is predicted, not read.
-    held = 16 * side.pool.used_nbytes / f16_nbytes(side.pool, length - 1)
-    return Measured(found, size, 8 * size / values, held)
+    return Measured(found, size, 8 * size / values, side.pool.used_nbytes, f16_nbytes(side.pool, length - 1))
 
 
 def score(

@@ -38,6 +38,11 @@ def stamp(model: Model, *, backend: str, activations: Activations, threads: int 
     }
 
 
+def load_average() -> float | None:
+    """Processes that wanted to run, over the last minute; None where the system does not tell."""
+    return None if sys.platform == "win32" else os.getloadavg()[0]
+
+
 def commit() -> str | None:
     """The commit that the sources are of, with `+` when they were changed; None outside a git tree."""
     git = ["git", "-C", str(Path(__file__).parent)]

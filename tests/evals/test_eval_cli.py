@@ -63,7 +63,7 @@ def test_void_results(capsys: pytest.CaptureFixture[str], corpus: str, monkeypat
     args = ("--corpus", corpus, "--kv", "f16")
     code, result, text = ask(capsys, "kld", "-m", MODEL, "--ctx", "64", *args)
     assert code == 3 and "does not know such texts" in text and result["verdict"] == "invalid"
-    monkeypatch.setattr("polykv.commands.eval_kld.CONTROL_KLD", 0.0)
+    monkeypatch.setattr("polykv.evals.overview_judge.CONTROL_KLD", 0.0)
     code, _, text = ask(capsys, *KLD, *args)
     assert code == 3 and "the control q8_0" in text
     assert ask(capsys, *KLD, *args, "--no-control")[0] == 0

@@ -1,0 +1,170 @@
+"""`polykv eval overview`: quality, speed and memory of several K/V types on one model, in one table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from polykv.commands.eval_options import (
+    base_option,
+    below,
+    check_out,
+    conclude,
+    floor_option,
+    model_options,
+    out_option,
+    read_floors,
+    show,
+    threads_option,
+)
+from polykv.commands.eval_report import check_reports, report_options, write_reports
+from polykv.commands.eval_text import corpus_option, read_corpus
+from polykv.commands.options import json_option
+from polykv.commands.output import Output
+from polykv.errors import ConfigError
+from polykv.evals.overview_judge import CONTROL, DRIFT, Role, drift, invalid, relative
+
+if TYPE_CHECKING:
+    from polykv.evals.campaign import Executor, Task
+    from polykv.evals.result import Cell, Result
+
+DEFAULT = ("q8_0", "q8_0/turbo3", "turbo4", "turbo4+c/turbo3,sink=4", "turbo3", "q4_0+r")
+FLOORS = ("kld", "kld_p99", "same_top", "real_frac", "mean_tv", "recall", "decode_ratio", "prefill_ratio", "smaller")
+HIGHER = frozenset({"same_top", "recall", "decode_ratio", "prefill_ratio", "smaller"})
+COUNT = click.IntRange(min=1)
+
+
+@click.command()
+@model_options
+@base_option
+@corpus_option
+@click.option("--ctx", "ctxs", type=click.IntRange(min=64), multiple=True, help="Depth, default 1024; repeat it.")
+@click.option("--windows", type=COUNT, default=2, show_default=True, help="Windows of --ctx tokens for divergence.")
+@click.option("--prompts", type=COUNT, default=6, show_default=True, help="Prompts of the gate.")
+@click.option("--length", type=click.IntRange(min=64), default=500, show_default=True, help="Their tokens.")
+@click.option("--tokens", type=COUNT, default=48, show_default=True, help="Tokens after each.")
+@click.option("--bar", type=click.FloatRange(0, 1), default=0.15, show_default=True, help="Of the gate.")
+@click.option("--max-ppl", type=click.FloatRange(min=1), default=100.0, show_default=True, help="See `eval kld`.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@floor_option(FLOORS)
+@click.option(
+    "--store",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Keep cells here as they are done; what is there is not measured again.",
+)
+@click.option("--workers", type=COUNT, default=1, show_default=True, help="Processes at a time; 1 for sound speeds.")
+@click.option("--cluster", metavar="ADDRESS", help='Run on a Ray cluster; "local" starts one here.')
+@threads_option
+@report_options
+@out_option
+@json_option
+def command(as_json: bool, out: Path | None, kvs: tuple[str, ...], floors: tuple[str, ...], **values: Any) -> None:
+    """Quality, speed and memory of the types given with --kv, each in a process of its own.
+
+    The campaign begins and ends with the exact types and has the control q8_0. It is void (exit code 3) when the two
+    ends differ, when exact types differ from themselves, or when the control moves predictions. A --floor makes the
+    exit code 1 when a type is worse.
+    """
+    from polykv.evals.campaign import Store, run
+
+    output = Output(as_json)
+    check_out(out)
+    check_reports(values)
+    limits = read_floors(floors, FLOORS)
+    if values["corpus"] == "-":
+        raise ConfigError("overview reads its text in several processes: --corpus takes a name or a file")
+    read_corpus(values["corpus"])
+    asked = tuple(dict.fromkeys(kvs or DEFAULT))
+    layers = _check(values, asked)
+    tasks = [t for ctx in values["ctxs"] or (1024,) for t in _tasks(values, asked, ctx, layers)]
+    store = None if values["store"] is None else Store(values["store"])
+    executor = _executor(values)
+    with output.progress("measuring", unit="cells") as update:
+        outcomes = run(tasks, executor, store, update)
+    cells = [
+        o if "error" not in o else {"kv": t.settings["kv"], "ctx": t.settings["ctx"], "role": t.settings["role"], **o}
+        for t, o in zip(tasks, outcomes, strict=True)
+    ]
+    result = _judge(cells, values, asked, limits)
+    show(output, result)
+    _tell_drift(output, result)
+    write_reports(result, values, output)
+    conclude(output, result, out)
+
+
+def _judge(cells: list[Cell], values: dict[str, Any], asked: tuple[str, ...], limits: dict[str, float]) -> Result:
+    from polykv.evals.result import Result
+
+    void: list[str] = []
+    worse: list[str] = []
+    judged: list[Cell] = []
+    for ctx in dict.fromkeys(c["ctx"] for c in cells):
+        here = relative([c for c in cells if c["ctx"] == ctx])
+        void += invalid(here, values["max_ppl"])
+        arms = [c for c in here if c["kv"] in asked and c["role"] is not Role.LAST and "error" not in c]
+        worse += [f"{c['kv']} writes what the exact run finds unlikely" for c in arms if not c["coherent"]]
+        worse += below(arms, limits, HIGHER)
+        judged += here
+    stamps = [c.pop("stamp") for c in judged if "stamp" in c]
+    names = ("base", "corpus", "windows", "prompts", "length", "tokens", "bar", "max_ppl", "seed")
+    settings = {name: values[name] for name in names} | {"kv": list(asked)}
+    return Result("overview", stamps[0] if stamps else {}, settings, judged).judge(void, worse)
+
+
+def _tasks(values: dict[str, Any], asked: tuple[str, ...], ctx: int, layers: int) -> list[Task]:
+    """The cells of one context, in order."""
+    from polykv.evals.campaign import Task
+
+    names = ("model", "backend", "threads", "base", "windows", "prompts", "length", "tokens", "bar", "seed")
+    shared = {name: values[name] for name in names} | {"ctx": ctx}
+    file = Path(values["corpus"])
+    shared["corpus"] = str(file.absolute()) if file.is_file() else values["corpus"]
+    base = values["base"]
+    arms = [(kv, Role.ARM) for kv in asked if kv != base]
+    control = [] if CONTROL in (*asked, base) else [(CONTROL, Role.CONTROL)]
+    return [
+        Task("overview", {**shared, "kv": kv, "role": role, **_factors(values, kv, layers)})
+        for kv, role in [(base, Role.FIRST), *control, *arms, (base, Role.LAST)]
+    ]
+
+
+def _factors(values: dict[str, Any], kv: str, layers: int) -> dict[str, Any]:
+    """Codebooks and calibration that a pair is stored with: exact types go without."""
+    from polykv.evals.arms import takes_codebooks, takes_factors
+
+    factors = values["calibration"] if takes_factors(kv, layers) else None
+    return {
+        "codebooks": [str(Path(b).absolute()) for b in values["codebooks"]] if takes_codebooks(kv, layers) else [],
+        "calibration": None if factors is None else str(Path(factors).absolute()),
+    }
+
+
+def _check(values: dict[str, Any], asked: tuple[str, ...]) -> int:
+    """Refuse what no process could do, before any is started. The model's number of layers."""
+    from polykv.evals.arms import make_arm, open_setting
+
+    ctx = max(*(values["ctxs"] or (1024,)), values["length"] + values["tokens"])
+    setting = open_setting(values["model"], backend=values["backend"], ctx=ctx)
+    for kv in (values["base"], *asked):
+        make_arm(setting, kv)
+    return len(setting.model.config.layers)
+
+
+def _executor(values: dict[str, Any]) -> Executor:
+    if values["cluster"]:
+        from polykv.evals.executor_ray import RayCluster
+
+        return RayCluster(values["cluster"])
+    from polykv.evals.executor import LocalProcesses
+
+    return LocalProcesses(values["workers"])
+
+
+def _tell_drift(output: Output, result: Result) -> None:
+    for ctx in dict.fromkeys(c["ctx"] for c in result.cells):
+        cells = [c for c in result.cells if c["ctx"] == ctx]
+        moved = drift(cells)
+        if moved is not None and abs(moved) > DRIFT:
+            output.note(f"{cells[0]['kv']} decoded {moved:+.0%} faster at the end: speeds of this run are a guess")

@@ -1,0 +1,89 @@
+"""`polykv eval report` and `polykv eval compare`: results on disk, for people."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from polykv.commands.eval_options import Decorator, chain, check_out, show
+from polykv.commands.options import json_option
+from polykv.commands.output import Output
+from polykv.errors import ConfigError, PromptError
+
+if TYPE_CHECKING:
+    from polykv.evals.result import Result
+
+FILE = click.Path(dir_okay=False, path_type=Path)
+
+report_options: Decorator = chain(
+    click.option("--html", type=FILE, default=None, help="Also write one HTML file that needs nothing beside it."),
+    click.option("--markdown", type=FILE, default=None, help="Also write Markdown."),
+)
+
+
+@click.command()
+@click.argument("file", type=FILE)
+@report_options
+def report(file: Path, **values: Any) -> None:
+    """Show the result in FILE, and write it as HTML or Markdown."""
+    output = Output()
+    check_reports(values)
+    result = _read(file)
+    show(output, result)
+    output.text(f"verdict: {result.verdict.value}" + "".join(f"; {r}" for r in result.reasons))
+    write_reports(result, values, output)
+
+
+@click.command()
+@click.argument("first", type=FILE)
+@click.argument("second", type=FILE)
+@json_option
+def compare(first: Path, second: Path, as_json: bool) -> None:
+    """What differs between two results of one kind: figures, and how they were made."""
+    from polykv.evals.compare import compare as side_by_side
+
+    output = Output(as_json)
+    table, notes = side_by_side(_read(first), _read(second))
+    output.table(table.title, table.columns, table.rows, text_columns=table.text)
+    for note in notes:
+        output.text(note)
+    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    output.json({"differences": rows, "notes": notes})
+
+
+def check_reports(values: dict[str, Any]) -> None:
+    """Raise ConfigError when a report could not be written, before there is anything to write."""
+    for path in (values["html"], values["markdown"]):
+        check_out(path)
+
+
+def write_reports(result: Result, values: dict[str, Any], output: Output) -> None:
+    """The files that --html and --markdown name."""
+    from polykv.evals.pictures import pictures
+    from polykv.evals.report import html, markdown
+
+    if values["html"] is not None:
+        _write(values["html"], html(result))
+        _, missing = pictures(result)
+        if missing:
+            output.note(missing)
+    if values["markdown"] is not None:
+        _write(values["markdown"], markdown(result))
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as e:
+        raise ConfigError(f"{path}: cannot be written: {e.strerror or e}") from None
+
+
+def _read(path: Path) -> Result:
+    from polykv.evals.result import Result
+
+    try:
+        return Result.load(path)
+    except OSError as e:
+        raise PromptError(f"{path}: cannot be read: {e.strerror or e}") from None

@@ -1,0 +1,68 @@
+"""Tasks on the machines of a Ray cluster: the same tasks and outcomes, each in a process of its own there."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+from polykv.errors import ConfigError
+from polykv.evals.campaign import Outcome, Task
+
+SECONDS = 5.0
+
+
+class RayCluster:
+    """address: of the cluster; "local" starts one on this machine. cpus: cores that a task takes.
+
+    The model must be found on every machine: a name of the catalogue, hf:org/repo, or a path that all have. Raises
+    ConfigError when Ray is not installed or the cluster does not answer.
+    """
+
+    def __init__(self, address: str = "local", cpus: int = 1, limit: float = 3600.0) -> None:
+        try:
+            import ray
+        except ImportError:
+            raise ConfigError("--cluster needs Ray: pip install 'polykv[cluster]'") from None
+        self._ray, self._cpus, self._limit = ray, cpus, limit
+        _reach(address)
+        if not ray.is_initialized():
+            try:
+                ray.init(address=address, log_to_driver=False, logging_level="error", include_dashboard=False)
+            except (ConnectionError, ValueError) as e:
+                raise ConfigError(f"--cluster {address}: {e}") from None
+
+    def run(self, tasks: list[Task]) -> Iterator[tuple[Task, Outcome]]:
+        """See `Executor`."""
+        ray = self._ray
+        remote = ray.remote(num_cpus=self._cpus, max_retries=0)(_perform)
+        waiting = {remote.remote(task.kind, task.settings, self._limit): task for task in tasks}
+        try:
+            while waiting:
+                (ref,), _ = ray.wait(list(waiting), num_returns=1)
+                task = waiting.pop(ref)
+                try:
+                    yield task, ray.get(ref)
+                except ray.exceptions.RayError as e:
+                    yield task, {"error": str(e).strip().splitlines()[-1]}
+        finally:
+            for ref in waiting:
+                ray.cancel(ref, force=True)
+
+
+def _reach(address: str) -> None:
+    """Raise ConfigError unless something listens at host:port. Ray itself waits for minutes."""
+    host, colon, port = address.rpartition("://")[2].rpartition(":")
+    if not colon:
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=SECONDS).close()
+    except (OSError, ValueError) as e:
+        raise ConfigError(f"--cluster {address}: no answer ({e})") from None
+
+
+def _perform(kind: str, settings: dict[str, object], limit: float) -> Outcome:
+    """In a process of its own, as on one machine: Ray's own workers are used again and again."""
+    from polykv.evals.executor import LocalProcesses
+
+    ((_, outcome),) = LocalProcesses(limit=limit).run([Task(kind, settings)])
+    return outcome

@@ -1,0 +1,99 @@
+"""Whether an overview means anything, and whether what it shows is good enough.
+
+A campaign begins and ends with the exact types (anchors) and has a type of 8 bits as a control. Void is a campaign
+whose anchors differ, in which exact types differ from themselves, whose control moves predictions, or that did not run
+the types that it names.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+from polykv.evals.result import Cell
+
+# The control passes with at least this share of equal top tokens, and at most this divergence.
+CONTROL, CONTROL_SAME, CONTROL_KLD = "q8_0", 0.97, 0.03
+# A text that a pair writes should not surprise the exact run more than that, or than so many times what the exact run
+# thinks of its own; greedy texts of a sound model have perplexity 1 to 4.
+COHERENT_PPL, COHERENT_TIMES = 20.0, 4.0
+# Anchors whose speeds differ by more make speeds of this run a guess.
+DRIFT = 0.2
+
+
+class Role(StrEnum):
+    """What a cell is there for."""
+
+    FIRST = "first"
+    ARM = "arm"
+    CONTROL = "control"
+    LAST = "last"
+
+
+def control_reason(cell: Cell, rounded: bool = False) -> list[str]:
+    """Why a control fails, if it does. rounded: activations were, which adds to the divergence."""
+    if cell["same_top"] >= CONTROL_SAME and cell["kld"] <= CONTROL_KLD:
+        return []
+    coarse = ", and rounding of activations (--activations q8) adds to it" if rounded else ""
+    return [
+        f"the control {CONTROL} has the same top token at {cell['same_top']:.1%} of positions and divergence "
+        f"{cell['kld']:.3g}; a sound run has at least {CONTROL_SAME:.0%} and at most {CONTROL_KLD:g}{coarse}"
+    ]
+
+
+def invalid(cells: list[Cell], max_ppl: float) -> list[str]:
+    """Reasons against the whole, for the cells of one context."""
+    failed = [c for c in cells if "error" in c]
+    if failed:
+        return [f"{c['kv']} ({c['role']}) was not measured: {c['error']}" for c in failed]
+    first, last = (next(c for c in cells if c["role"] == role) for role in (Role.FIRST, Role.LAST))
+    reasons = []
+    if first["trace"] != last["trace"] or first["kld"] != last["kld"] or first["ppl"] != last["ppl"]:
+        reasons.append(f"{first['kv']} gave other figures at the end than at the beginning")
+    for cell in (first, last):
+        if cell["kld_max"] != 0 or cell["mean_tv"] != 0 or cell["trace"] != cell["base_trace"]:
+            reasons.append(f"{cell['kv']} differs from itself ({cell['role']})")
+    if len({c["base_trace"] for c in cells}) > 1:
+        reasons.append("the exact run gave other figures in another process")
+    control = next((c for c in cells if c["kv"] == CONTROL), None)
+    reasons += [] if control is None else control_reason(control)
+    if first["base_ppl"] > max_ppl:
+        reasons.append(f"perplexity {first['base_ppl']:.4g} is above {max_ppl:g}: the model does not know such texts")
+    reasons += [f"{c['kv']}: the types that ran are {', '.join(c['tiers'])}" for c in cells if not c["engaged"]]
+    return reasons
+
+
+def verdict(cell: Cell) -> str:
+    """Of one pair: what it fails, or PASS."""
+    if not cell["coherent"]:
+        return "INCOHERENT"
+    return "PASS" if cell["passes"] else "FAIL"
+
+
+def drift(cells: list[Cell]) -> float | None:
+    """Relative change of the decoding speed of the exact types, from the beginning to the end."""
+    speeds = {c["role"]: c["decode_tok_s"] for c in cells if "error" not in c}
+    if Role.FIRST not in speeds or Role.LAST not in speeds:
+        return None
+    return float(speeds[Role.LAST] / speeds[Role.FIRST] - 1)
+
+
+def relative(cells: list[Cell]) -> list[Cell]:
+    """The cells with what only a comparison tells: `decode_ratio`, `prefill_ratio`, `smaller`, and `coherent`, whether
+    the exact run finds likely what a pair wrote.
+
+    They are compared with the mean of both anchors, so that a slow drift of the machine counts half.
+    """
+    anchors = [c for c in cells if c["role"] in (Role.FIRST, Role.LAST) and "error" not in c]
+
+    def against(cell: Cell) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        if anchors and "error" not in cell:
+            for name, key in (("decode_ratio", "decode_tok_s"), ("prefill_ratio", "prefill_tok_s")):
+                found[name] = cell[key] / (sum(a[key] for a in anchors) / len(anchors))
+            found["smaller"] = cell["f16_bytes"] / cell["kv_bytes"]
+            own = sum(a["text_ppl"] for a in anchors) / len(anchors)
+            found["coherent"] = cell["text_ppl"] <= max(COHERENT_PPL, COHERENT_TIMES * own)
+        return found
+
+    return [cell | against(cell) for cell in cells]

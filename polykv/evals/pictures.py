@@ -1,0 +1,96 @@
+"""Pictures of a result as SVG text: loss against bits, and loss by depth.
+
+Needs matplotlib, which the extra `plot` brings; without it a report has tables only and says so.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from polykv.evals.overview_judge import Role
+from polykv.evals.result import Cell, Result
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+NO_MATPLOTLIB = "pictures need matplotlib, which is not installed: pip install '.[plot]'"
+# Divergences below that are rounding; a logarithmic axis has to begin somewhere.
+LEAST = 1e-5
+
+
+def pictures(result: Result) -> tuple[list[tuple[str, str]], str]:
+    """(title, SVG) of every picture of a result, and why there is none, if that is for want of a library."""
+    makers = [(name, make) for name, make in _PICTURES if _has(result, name)]
+    if not makers:
+        return [], ""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return [], NO_MATPLOTLIB
+    found = []
+    for name, make in makers:
+        figure = Figure(figsize=(7.5, 4.2), layout="constrained")
+        make(figure.add_subplot(), result)
+        found.append((name, _svg(figure)))
+    return found, ""
+
+
+def _svg(figure: Figure) -> str:
+    """The drawing alone, without the declaration of a file of its own."""
+    from matplotlib import rc_context
+
+    out = io.StringIO()
+    # Fixed names inside, and no date: the same result gives the same file.
+    with rc_context({"svg.hashsalt": "polykv", "svg.fonttype": "none"}):
+        figure.savefig(out, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+    text = out.getvalue()
+    return text[text.index("<svg") :]
+
+
+def _has(result: Result, name: str) -> bool:
+    cells = _measured(result)
+    if name == _BY_DEPTH:
+        return any(c.get("by_depth") for c in cells) or len({c.get("ctx") for c in cells}) > 1
+    return any("bits_held" in c for c in cells)
+
+
+def _measured(result: Result) -> list[Cell]:
+    """Cells with a divergence, the last anchor and whatever failed left out."""
+    return [c for c in result.cells if c.get("kld") is not None and c.get("role") != Role.LAST]
+
+
+def _rate(axes: Axes, result: Result) -> None:
+    depth = max((c.get("ctx", 0) for c in result.cells), default=0)
+    for c in _measured(result):
+        if c.get("ctx", 0) == depth:
+            axes.plot(c["bits_held"], max(c["kld"], LEAST), "o")
+            axes.annotate(c["kv"], (c["bits_held"], max(c["kld"], LEAST)), xytext=(4, 4), textcoords="offset points")
+    axes.set_yscale("log")
+    axes.set_xlabel("bits per value, everything that is held")
+    axes.set_ylabel("mean KLD in nats")
+    axes.grid(alpha=0.3)
+
+
+def _depth(axes: Axes, result: Result) -> None:
+    cells = _measured(result)
+    for kv in dict.fromkeys(c["kv"] for c in cells):
+        mine = [c for c in cells if c["kv"] == kv]
+        points = [(b["to"], b["kld"]) for c in mine for b in c.get("by_depth", [])] or [
+            (c["ctx"], c["kld"]) for c in mine
+        ]
+        axes.plot([x for x, _ in points], [max(y, LEAST) for _, y in points], "o-", label=kv)
+    axes.set_yscale("log")
+    axes.set_xlabel("tokens before the prediction")
+    axes.set_ylabel("mean KLD in nats")
+    axes.legend()
+    axes.grid(alpha=0.3)
+
+
+_BY_DEPTH = "Divergence by depth"
+_PICTURES: list[tuple[str, Callable[[Axes, Result], None]]] = [
+    ("Divergence against bits", _rate),
+    (_BY_DEPTH, _depth),
+]

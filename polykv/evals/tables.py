@@ -1,0 +1,148 @@
+"""A result as tables of text, the same for a terminal, Markdown and HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from polykv.evals.overview_judge import Role, verdict
+from polykv.evals.result import Cell, Result
+
+Show = Callable[[Cell], str]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A title, columns, of which the first `text` hold text and the others numbers, rows, and a line below."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+    caption: str = ""
+    text: int = 1
+
+
+def tables(result: Result) -> list[Table]:
+    """All tables of a result. A kind that has no form of its own shows every figure that is a number or a text."""
+    return _FORMS.get(result.kind, _plain)(result)
+
+
+def number(key: str, form: str) -> Show:
+    """A figure by its key; `-` when it was not measured.
+
+    >>> number("kld", ".3f")({"kld": 0.12345}), number("kld", ".3f")({})
+    ('0.123', '-')
+    """
+    return lambda c: "-" if c.get(key) is None else format(c[key], form)
+
+
+def with_error(key: str, error: str, form: str, sign: str = "") -> Show:
+    """A figure and its standard error."""
+    value, spread = number(key, sign + form), number(error, form)
+    return lambda c: f"{value(c)} ± {spread(c)}"
+
+
+def name_of(c: Cell) -> str:
+    """The types, and what the cell is there for when it is no candidate."""
+    return str(c["kv"]) if c.get("role", Role.ARM) == Role.ARM else f"{c['kv']} ({c['role']})"
+
+
+_PPL: dict[str, Show] = {"K/V": name_of, "perplexity": with_error("ppl", "ppl_error", ".4f")}
+_KLD: dict[str, Show] = {
+    "K/V": name_of,
+    "bits": number("bits", ".2f"),
+    "held": number("bits_held", ".2f"),
+    "mean KLD": with_error("kld", "kld_error", ".5f"),
+    "median": lambda c: format(c["kld_quantiles"]["p50"], ".5f"),
+    "99 %": number("kld_p99", ".4f"),
+    "max": number("kld_max", ".3f"),
+    "same top": number("same_top", ".2%"),
+    "delta p": number("delta_p", "+.2%"),
+    "ln PPL ratio": with_error("ln_ppl_ratio", "ln_ppl_ratio_error", ".4f", "+"),
+}
+_LOGITS: dict[str, Show] = {
+    "K/V": name_of,
+    "verdict": lambda c: ("PASS" if c["passes"] else "FAIL") + (", as it should" * (c["self_test"] > c["passes"])),
+    "real": number("real_frac", ".0%"),
+    "agree": number("frac_full_agree", ".0%"),
+    "lost": number("recall_mismatch", "d"),
+    "mean TV": number("mean_tv", ".4f"),
+    "95 % TV": number("p95_tv", ".4f"),
+    "real ": number("real", "d"),
+    "ties": number("tie", "d"),
+    "after answer": number("post_answer", "d"),
+}
+_OVERVIEW: dict[str, Show] = {
+    "K/V": name_of,
+    "verdict": lambda c: "NOT MEASURED" if "error" in c else verdict(c),
+    "real": number("real_frac", ".0%"),
+    "recall": number("recall", ".0%"),
+    "TV": number("mean_tv", ".3f"),
+    "95 % TV": number("p95_tv", ".3f"),
+    "KLD": number("kld", ".4f"),
+    "same top": number("same_top", ".1%"),
+    "prefill": number("prefill_tok_s", ",.0f"),
+    "decode": number("decode_tok_s", ",.1f"),
+    "vs f16": number("decode_ratio", ".2f"),
+    "MiB": lambda c: "-" if "error" in c else f"{c['kv_bytes'] / 2**20:.2f}",
+    "bits": number("bits_held", ".2f"),
+}
+
+
+def _table(title: str, form: dict[str, Show], cells: list[Cell], caption: str = "", text: int = 1) -> Table:
+    return Table(title, [h.strip() for h in form], [[show(c) for show in form.values()] for c in cells], caption, text)
+
+
+def _windows(result: Result) -> str:
+    s = result.settings
+    way = ", token by token" if s["decode"] else ""
+    return f"{s['corpus']}, {s['windows']} windows of {s['ctx']:,} tokens, {s['positions']:,} positions{way}"
+
+
+def _ppl(result: Result) -> list[Table]:
+    return [_table(f"perplexity: {_windows(result)}", _PPL, result.cells)]
+
+
+def _kld(result: Result) -> list[Table]:
+    s = result.settings
+    title = f"divergence: {_windows(result)}, from {s['base']} with perplexity {s['base_ppl']:.3f}"
+    caption = "bits: codes per value; held: all bytes at the end of a window per value of f16"
+    return [_table(title, _KLD, result.cells, caption)]
+
+
+def _logits(result: Result) -> list[Table]:
+    s, first = result.settings, result.cells[0]
+    answers = "" if s["recall"] is None else f"; it answers {s['recall']:.0%} of the questions"
+    title = f"tokens against those of {s['base']}: {s['prompts']} prompts, {first['positions']} positions{answers}"
+    caption = "real, agree: shares of prompts; the last three: positions where the token differs"
+    return [_table(title, _LOGITS, result.cells, caption, text=2)]
+
+
+def _overview(result: Result) -> list[Table]:
+    found = []
+    caption = "TV: total variation; vs f16: decoding speed against exact K/V; MiB, bits: all that is held"
+    for ctx in dict.fromkeys(c["ctx"] for c in result.cells):
+        title = f"{ctx:,} tokens of {result.settings['corpus']}: quality with float32 activations, tokens/s as run"
+        cells = [c for c in result.cells if c["ctx"] == ctx]
+        found.append(_table(title, _OVERVIEW, cells, caption, text=2))
+    return found
+
+
+def _plain(result: Result) -> list[Table]:
+    keys = list(dict.fromkeys(k for c in result.cells for k, v in c.items() if isinstance(v, str | int | float)))
+    rows = [[_text(c.get(k)) for k in keys] for c in result.cells]
+    return [Table(result.kind, keys, rows)]
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+_FORMS: dict[str, Callable[[Result], list[Table]]] = {
+    "ppl": _ppl,
+    "kld": _kld,
+    "logits": _logits,
+    "overview": _overview,
+}

@@ -1,0 +1,200 @@
+"""Campaigns: outcomes are kept and not measured twice, failures are outcomes, every executor gives the same figures."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_models import tiny_path
+
+from polykv.cli import run as cli
+from polykv.errors import ConfigError, FormatError
+from polykv.evals.campaign import Outcome, Store, Task, run
+from polykv.evals.executor import LocalProcesses
+from polykv.evals.overview import measure
+from polykv.evals.overview_judge import Role, drift, invalid, relative, verdict
+from polykv.evals.work import perform
+
+MODEL = str(tiny_path("llama"))
+# Timings differ from run to run; whatever else a cell has must not.
+TIMED = {"prefill_tok_s", "decode_tok_s", "decode_runs", "seconds", "load_average", "stamp"}
+
+
+def untimed(cell: dict[str, Any]) -> dict[str, Any]:
+    """As it comes back from a process."""
+    return {k: v for k, v in json.loads(json.dumps(cell)).items() if k not in TIMED}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("corpus") / "text.txt"
+    path.write_text(" ".join(f"Sentence {i} of this text has some words." for i in range(400)))
+    return str(path)
+
+
+def settings(corpus: str, kv: str = "q8_0/turbo3", **other: Any) -> dict[str, Any]:
+    shared = {"model": MODEL, "backend": "cpu", "threads": 1, "base": "f16", "ctx": 128, "corpus": corpus, "windows": 2}
+    gate = {"prompts": 2, "length": 120, "tokens": 6, "bar": 0.15, "seed": 0}
+    return {**shared, **gate, "kv": kv, "role": Role.ARM, "codebooks": [], "calibration": None, **other}
+
+
+class Here:
+    """Runs tasks in this process, and counts them."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+
+    def run(self, tasks: list[Task]) -> Iterator[tuple[Task, Outcome]]:
+        for task in tasks:
+            self.ran.append(task.settings["name"])
+            yield task, {"error": "broken"} if task.settings["name"] == "bad" else {"value": task.settings["name"]}
+
+
+def test_what_is_done_is_not_done_again(tmp_path: Path) -> None:
+    tasks = [Task("x", {"name": n}) for n in ("a", "bad", "b", "a")]
+    first, second = Here(), Here()
+    path = tmp_path / "store.jsonl"
+    told: list[tuple[int, int]] = []
+    found = run(tasks, first, Store(path), lambda done, total, text: told.append((done, total)))
+    assert found == [{"value": "a"}, {"error": "broken"}, {"value": "b"}, {"value": "a"}]
+    assert first.ran == ["a", "bad", "b"] and told[0] == (1, 4) and told[-1] == (4, 4)
+    # What failed is tried again, the rest is known; a store belongs to settings, not to their order.
+    assert run(tasks[::-1], second, Store(path)) == found[::-1]
+    assert second.ran == ["bad"]
+    assert Task("x", {"a": 1, "b": 2}).key == Task("x", {"b": 2, "a": 1}).key != Task("y", {"a": 1, "b": 2}).key
+
+
+def test_a_store_survives_a_crash_but_takes_no_other_file(tmp_path: Path) -> None:
+    path = tmp_path / "store.jsonl"
+    store = Store(path)
+    store.add(Task("x", {"name": "a"}), {"value": 1})
+    with path.open("a") as f:
+        f.write('{"key": "cut o')
+    again = Store(path)
+    assert len(again) == 1
+    again.add(Task("x", {"name": "b"}), {"value": 2})
+    assert len(Store(path)) == 2
+    other = tmp_path / "notes.txt"
+    other.write_text("shopping list\n")
+    with pytest.raises(FormatError, match="line 1"):
+        Store(other)
+    assert other.read_text() == "shopping list\n"
+
+
+def test_processes_give_what_this_process_gives(corpus: str) -> None:
+    mine = measure(settings(corpus))
+    ((_, theirs),) = LocalProcesses().run([Task("overview", settings(corpus))])
+    assert untimed(theirs) == untimed(mine)
+    assert mine["engaged"] and mine["tiers"] == ["q8_0/turbo3"] and mine["kld"] > 0
+    assert mine["decode_tok_s"] > 0 and mine["prefill_tok_s"] > 0 and len(mine["decode_runs"]) == 3
+
+
+def test_failures_are_outcomes(corpus: str) -> None:
+    executor = LocalProcesses(workers=2)
+    tasks = [Task("overview", settings(corpus, model="/no/such/model")), Task("nonsense", {})]
+    found = {task.kind: outcome for task, outcome in executor.run(tasks)}
+    assert "/no/such/model" in found["overview"]["error"]
+    assert "KeyError" in found["nonsense"]["error"]
+    assert "error" in perform("overview", settings(corpus, kv="q9_0"))
+    ((_, slow),) = LocalProcesses(limit=0.01).run([Task("overview", settings(corpus))])
+    assert "longer than" in slow["error"]
+
+
+def test_an_interrupted_campaign_leaves_no_process_and_goes_on(tmp_path: Path, corpus: str) -> None:
+    store, out = tmp_path / "store.jsonl", tmp_path / "out.json"
+    args = ["eval", "overview", "-m", MODEL, "--corpus", corpus, "--ctx", "128", "--prompts", "2", "--length", "120"]
+    args += ["--tokens", "6", "--max-ppl", "1e9", "--kv", "q8_0", "--store", str(store), "--out", str(out)]
+    process = subprocess.Popen([sys.executable, "-m", "polykv", *args], stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+    while not (store.exists() and store.read_text().count("\n") >= 1):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and b"interrupted" in err
+    done = store.read_text().count("\n")
+    assert 1 <= done < 3
+    assert cli(args) == 0
+    assert store.read_text().count("\n") == 3
+    cells = json.loads(out.read_text())["cells"]
+    assert [c["role"] for c in cells] == ["first", "arm", "last"]
+
+
+@pytest.mark.timeout(180)
+def test_ray_gives_the_same_figures(corpus: str) -> None:
+    """The same cells through a local Ray."""
+    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install '.[cluster]'")
+    from polykv.evals.executor_ray import RayCluster
+
+    tasks = [Task("overview", settings(corpus)), Task("overview", settings(corpus, model="/no/such/model"))]
+    try:
+        executor = RayCluster("local")
+        found = {t.settings["model"]: o for t, o in executor.run(tasks)}
+    finally:
+        ray.shutdown()
+    assert untimed(found[MODEL]) == untimed(measure(settings(corpus)))
+    assert "error" in found["/no/such/model"]
+
+
+def test_a_cluster_that_is_not_there() -> None:
+    from polykv.evals.executor_ray import RayCluster
+
+    pytest.importorskip("ray", reason="Ray is not installed: pip install '.[cluster]'")
+    with pytest.raises(ConfigError, match="--cluster"):
+        RayCluster("127.0.0.1:9")
+
+
+def cell(role: Role = Role.ARM, kv: str = "turbo3", **other: Any) -> dict[str, Any]:
+    figures = {"kld": 0.0, "kld_max": 0.0, "mean_tv": 0.0, "ppl": 9.0, "base_ppl": 9.0, "same_top": 1.0, "trace": "t"}
+    rest = {"base_trace": "t", "engaged": True, "tiers": [kv], "passes": True, "text_ppl": 2.0}
+    sizes = {"decode_tok_s": 100.0, "prefill_tok_s": 1000.0, "kv_bytes": 10, "f16_bytes": 40}
+    return {"kv": kv, "role": role, **figures, **rest, **sizes, **other}
+
+
+FIRST, LAST = cell(Role.FIRST, "f16"), cell(Role.LAST, "f16")
+
+
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        ([FIRST, cell(), LAST], None),
+        ([FIRST, cell(), LAST | {"trace": "u"}], "other figures at the end"),
+        ([FIRST | {"kld_max": 1e-9}, cell(), LAST | {"kld_max": 1e-9}], "differs from itself"),
+        ([FIRST, cell(base_trace="u"), LAST], "in another process"),
+        ([FIRST, cell(Role.CONTROL, "q8_0", same_top=0.9), LAST], "the control q8_0"),
+        ([FIRST, cell(kv="q8_0", kld=0.04), LAST], "the control q8_0"),
+        ([FIRST | {"base_ppl": 101.0}, cell(), LAST], "does not know such texts"),
+        ([FIRST, cell(engaged=False), LAST], "the types that ran are"),
+        ([FIRST, {"kv": "x", "role": Role.ARM, "error": "no memory"}, LAST], "was not measured: no memory"),
+    ],
+)
+def test_what_makes_an_overview_void(cells: list[dict[str, Any]], reason: str | None) -> None:
+    found = invalid(cells, 100.0)
+    assert (not found) if reason is None else any(reason in text for text in found)
+
+
+def test_relative_figures_and_verdicts() -> None:
+    cells = relative([FIRST | {"decode_tok_s": 80.0}, cell(decode_tok_s=150.0), LAST | {"decode_tok_s": 120.0}])
+    assert cells[1]["decode_ratio"] == 1.5 and cells[1]["smaller"] == 4
+    assert drift(cells) == pytest.approx(0.5)
+    kinds = [cell(), cell(passes=False), cell(text_ppl=21.0), LAST]
+    assert [verdict(c) for c in relative([FIRST, *kinds])] == ["PASS", "PASS", "FAIL", "INCOHERENT", "PASS"]
+    # A model whose own texts are unlikely is measured with its own measure.
+    poor = [c | {"text_ppl": 100.0} for c in (FIRST, cell(), LAST)]
+    assert all(c["coherent"] for c in relative(poor))
+
+
+def test_workers_end_with_their_campaign(corpus: str) -> None:
+    """A caller that stops listening leaves nothing behind."""
+    outcomes = LocalProcesses(workers=2).run([Task("overview", settings(corpus, seed=s)) for s in range(4)])
+    next(outcomes)
+    outcomes.close()  # type: ignore[attr-defined]
+    children = subprocess.run(["ps", "--ppid", str(os.getpid()), "-o", "args="], capture_output=True, text=True).stdout
+    assert "polykv.evals.work" not in children
