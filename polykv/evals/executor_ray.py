@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Iterator
 
@@ -27,7 +28,7 @@ class RayCluster:
         _reach(address)
         if not ray.is_initialized():
             try:
-                ray.init(address=address, log_to_driver=False, logging_level="error", include_dashboard=False)
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
             except (ConnectionError, ValueError) as e:
                 raise ConfigError(f"--cluster {address}: {e}") from None
 
