@@ -196,7 +196,7 @@ def main() -> None:
     parser.add_argument("--machine", default=f"{platform.machine()}, {platform.system()}", help="how to call it")
     parser.add_argument("--out", type=Path, help="file that takes the last line")
     args = parser.parse_args()
-    ops, gqa = load(args.backend), tuple(map(int, args.gqa.split(",")))
+    ops, gqa, made = load(args.backend), tuple(map(int, args.gqa.split(","))), commit()
     cases: list[tuple[int, int, str, str, Worst]] = []
     for dim in map(int, args.dims.split(",")):
         new = [
@@ -204,7 +204,7 @@ def main() -> None:
         ]
         cases += new
         print(f"head_dim {dim}: {len(new)} cases, worst {max(w.error for *_, w in new):.2e}", flush=True)
-    head = {"machine": args.machine, "commit": commit(), "backend": args.backend, "seed": args.seed, "bound": BOUND}
+    head = {"machine": args.machine, "commit": made, "backend": args.backend, "seed": args.seed, "bound": BOUND}
     report = head | summary(cases)
     if args.out:
         args.out.write_text(json.dumps(report) + "\n")
