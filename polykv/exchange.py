@@ -6,6 +6,7 @@ zero-padded to whole blocks of the type, so the byte count follows from both.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,20 @@ import numpy.typing as npt
 from polykv.cache.codecs import codec
 from polykv.errors import ConfigError
 from polykv.ops import load
-from polykv.types import F32, U8, Codec
+from polykv.types import F32, U8, Codec, Family
+
+# The largest values of the plain types, and the largest scale of the others.
+LARGEST = {Family.F32: float("inf"), Family.BF16: 2.0**128 - 2.0**120, Family.F16: 65504.0}
+# Types with a minimum of 16 bits behind their scale.
+RANGED = (Family.Q5_1, Family.Q4_1)
 
 
 def quantize(tier: str, x: npt.ArrayLike, backend: str = "ref") -> U8:
     """Exchange blocks, uint8 [..., n], of vectors x [..., head_dim].
 
     tier: one K/V type (`polykv tiers` lists them). x: finite floats, converted to float32; values beyond what the
-    type's fp16 scale can hold are clamped. backend: "ref" (all types) or "cpu".
+    type's fp16 scale can hold are clamped, and a UserWarning says of how many vectors. backend: "ref" (all types) or
+    "cpu".
 
     >>> quantize("q8_0", np.ones((2, 64), np.float32)).shape
     (2, 68)
@@ -40,7 +47,15 @@ def quantize(tier: str, x: npt.ArrayLike, backend: str = "ref") -> U8:
         vectors = np.ascontiguousarray(a, dtype=np.float32)
     if not np.isfinite(vectors).all():
         raise ConfigError("quantize: x holds values that are not finite in float32; no K/V type can store them")
-    return load(backend).encode(kind, vectors)
+    blocks = load(backend).encode(kind, vectors)
+    at_limit = int(_at_limit(kind, vectors, blocks).sum())
+    if at_limit:
+        warnings.warn(
+            f"quantize: {at_limit} of {blocks[..., 0].size} vectors reach the limit of what {tier} can hold; values"
+            " beyond it were clamped",
+            stacklevel=2,
+        )
+    return blocks
 
 
 def dequantize(tier: str, blocks: npt.ArrayLike, head_dim: int, backend: str = "ref") -> F32:
@@ -66,6 +81,15 @@ def dequantize(tier: str, blocks: npt.ArrayLike, head_dim: int, backend: str = "
             f"dequantize: blocks have {have} bytes per vector; {tier} stores head_dim {head_dim} in {want}"
         )
     return load(backend).decode(kind, np.ascontiguousarray(data), int(head_dim))
+
+
+def _at_limit(kind: Codec, vectors: F32, blocks: U8) -> npt.NDArray[np.bool_]:
+    """Which vectors have a value, or a scale, that the type could not hold if it were larger."""
+    if kind.family in LARGEST:
+        return np.asarray((np.abs(vectors) > LARGEST[kind.family]).any(axis=-1))
+    split = blocks.reshape(*blocks.shape[:-1], blocks.shape[-1] // kind.block_bytes, kind.block_bytes)
+    scales = np.ascontiguousarray(split[..., : 4 if kind.family in RANGED else 2]).view("<f2")
+    return np.asarray((np.abs(scales.astype(np.float32)) == LARGEST[Family.F16]).any(axis=(-1, -2)))
 
 
 def _array(name: str, x: npt.ArrayLike) -> npt.NDArray[Any]:

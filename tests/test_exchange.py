@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from typing import Any
 
 import numpy as np
@@ -102,3 +104,24 @@ def test_public_names_stay_functions() -> None:
         assert polykv.dequantize("q8_0", polykv.quantize("q8_0", x), 128).shape == x.shape
     for name in polykv.__all__:
         assert not isinstance(getattr(polykv, name), type(polykv)), name
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("tier", [*(name for name in CODECS if name != "f32"), "q4_0+r"])
+def test_clamping_is_told(tier: str, backend: str) -> None:
+    x = np.random.default_rng(2).standard_normal((3, 4, 80)).astype(np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        quantize(tier, x, backend)
+        quantize(tier, x[:0], backend)
+    x[1, 2, :8] = np.finfo(np.float32).max
+    x[2, 0, 70:] = -np.finfo(np.float32).max
+    with pytest.warns(UserWarning, match=re.escape(f"2 of 12 vectors reach the limit of what {tier} can hold")):
+        quantize(tier, x, backend)
+
+
+@pytest.mark.parametrize("tier", ["q5_1", "q4_1"])
+def test_a_clamped_minimum_is_told(tier: str) -> None:
+    """Its scale may be small."""
+    with pytest.warns(UserWarning, match="1 of 1 vectors"):
+        quantize(tier, np.full((1, 64), -1e6, np.float32) + np.arange(64, dtype=np.float32))

@@ -190,13 +190,24 @@ def test_without_a_text_nothing_runs(capsys: pytest.CaptureFixture[str]) -> None
         (["--types", "q8_0,turbo9"], "turbo9"),
         (["--types", "q8_0", "--plot", "no-such-folder/a.png"], "no-such-folder"),
         (["--types", "q8_0", "--plot", "a.nonsense"], "nonsense"),
+        (["--types", "q8_0", "--plot", "nonsense"], "suffix"),
         (["--types", "f16,bf16", "--plot", "a.png"], "nothing to draw"),
     ],
 )
 def test_mistakes(args: list[str], part: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["tiers", *args]) == 2
-    err = capsys.readouterr().err
+    out, err = capsys.readouterr()
     assert err.startswith("polykv: error: ") and part in err and err.count("\n") == 1
+    # Before anything is measured.
+    assert out == ""
+
+
+def test_a_text_of_few_tokens_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "short.txt"
+    path.write_text("a")
+    assert cli.run(["tiers", "-m", TINY, "--text", str(path)]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and "too few to measure with, 16 are the least" in err
 
 
 # -- choosing ------------------------------------------------------------------------------------------------------

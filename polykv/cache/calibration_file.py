@@ -44,6 +44,8 @@ def write_slots(path: str | Path, slots: tuple[Slot, ...]) -> bytes:
         try:
             with open(fd, "wb") as f:
                 f.write(data)
+            # mkstemp makes files private; factors say nothing of the text that they were chosen with.
+            Path(temp).chmod(0o644)
             os.replace(temp, path)
         except BaseException:
             Path(temp).unlink(missing_ok=True)

@@ -10,7 +10,7 @@ from polykv.cache.calibration_file import read_calibration
 from polykv.cache.codecs import codec
 from polykv.commands.options import backend_option, calibration_option, calibration_v_option, json_option
 from polykv.commands.output import Output
-from polykv.errors import ConfigError
+from polykv.errors import ConfigError, PromptError
 from polykv.report import megabytes
 
 if TYPE_CHECKING:
@@ -20,11 +20,14 @@ if TYPE_CHECKING:
     from polykv.ops import LoadedOps
     from polykv.types import Codec
 
+# A text of fewer says nothing about types.
+LEAST_TOKENS = 16
+
 
 @click.command()
 @click.option("-m", "--model", default=None, help="Also give bytes per token for this model.")
 @click.option("--text", default=None, metavar="FILE", help="Measure with -m what each type costs on this text.")
-@click.option("--tokens", type=click.IntRange(min=16), default=384, show_default=True, help="Of the text.")
+@click.option("--tokens", type=click.IntRange(min=LEAST_TOKENS), default=384, show_default=True, help="Of the text.")
 @click.option(
     "--head-dim", type=click.IntRange(min=1), default=None, help="Values of a head; default 128, or the model's."
 )
@@ -60,11 +63,11 @@ def command(
     if capabilities:
         show_capabilities(out)
         return
-    if plot is not None:
-        from polykv.measure.plot import need_matplotlib
-
-        need_matplotlib()
     chosen = choose(types)
+    if plot is not None:
+        from polykv.measure.plot import check
+
+        check(plot, chosen)
     if text is not None and model is None:
         raise ConfigError("--text measures on a model: add -m MODEL")
     if text is None and (calibration or calibration_v) is not None:
@@ -74,11 +77,11 @@ def command(
     dim = head_dim or (loaded.config.layers[0].head_dim if loaded else 128)
     if text is not None and loaded is not None and dim != loaded.config.layers[0].head_dim:
         raise ConfigError(f"--head-dim {dim} is not the model's: leave it out with --text")
+    ids = tokenized(loaded, text, tokens) if loaded and text is not None else []
     from polykv.ops import load
 
     ops = load(backend)
     result = show_list(out, chosen, dim, loaded, model, ops)
-    ids = tokenized(loaded, text, tokens) if loaded and text is not None else []
     samples = gather(out, dim, loaded, ids, ops)
     losses = show_losses(out, chosen, samples, ops)
     for tier in result["tiers"]:
@@ -117,11 +120,13 @@ def open_model(name: str) -> Model:
 
 
 def tokenized(model: Model, text: str, tokens: int) -> list[int]:
-    """The first tokens of a file."""
+    """The first tokens of a file. Raises PromptError when it has too few to say anything."""
     from polykv.commands.ask import read_document
     from polykv.text.tokenizer import Tokenizer
 
     ids = Tokenizer.from_gguf(model.gguf.metadata).encode(read_document(text))
+    if len(ids) < LEAST_TOKENS:
+        raise PromptError(f"{text}: {len(ids)} tokens are too few to measure with, {LEAST_TOKENS} are the least")
     return ids[: min(tokens, model.config.context)]
 
 

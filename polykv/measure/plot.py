@@ -40,27 +40,39 @@ class Point:
     nmse: dict[str, float]
 
 
-def need_matplotlib() -> None:
-    """Raise UnsupportedError when pictures cannot be drawn here; asked before anything is measured."""
+def check(path: str | Path, codecs: list[Codec]) -> None:
+    """What would keep `draw` from a picture of these types, asked before anything is measured.
+
+    Raises UnsupportedError without matplotlib, ConfigError for a path that cannot be written, and when no type has bits
+    that could be drawn.
+    """
     try:
         import matplotlib  # noqa: F401
     except ImportError:
         advice = "pip install matplotlib (or polykv with its extra: pip install '.[plot]')"
         raise UnsupportedError(f"--plot needs matplotlib, which is not installed: {advice}") from None
+    from matplotlib.figure import Figure
+
+    path, formats = Path(path), Figure().canvas.get_supported_filetypes()
+    if path.suffix[1:].lower() not in formats:
+        raise ConfigError(f"--plot: {path} cannot be written: its suffix is none of .{', .'.join(sorted(formats))}")
+    if not path.parent.is_dir():
+        raise ConfigError(f"--plot: {path} cannot be written: {path.parent} is not a folder")
+    if all(c.bits > MOST_BITS for c in codecs):
+        raise ConfigError(f"--plot: there is nothing to draw, all of these types have more than {MOST_BITS} bits")
 
 
 def draw(path: str | Path, points: list[Point], title: str) -> None:
     """Write the picture; the suffix of the path says the format (.png, .svg, .pdf).
 
     The first panel has error against bits for the first sample; all samples follow as distances from the bound, in
-    which types that are close together can be told apart. Raises ConfigError for a path that cannot be written, and
-    when no type has bits that could be drawn.
+    which types that are close together can be told apart. Raises as `check` does, and ConfigError for a file that
+    cannot be written.
     """
+    check(path, [p.codec for p in points])
     from matplotlib.figure import Figure
 
     shown = [p for p in points if p.codec.bits <= MOST_BITS]
-    if not shown:
-        raise ConfigError(f"--plot: there is nothing to draw, all of these types have more than {MOST_BITS} bits")
     names = list(shown[0].nmse)
     columns = min(4, 1 + len(names))
     rows = -(-(1 + len(names)) // columns)
@@ -77,7 +89,7 @@ def draw(path: str | Path, points: list[Point], title: str) -> None:
     figure.suptitle(title)
     try:
         figure.savefig(path, dpi=110)
-    except (OSError, ValueError) as e:
+    except OSError as e:
         raise ConfigError(f"--plot: {path} cannot be written: {e}") from None
 
 

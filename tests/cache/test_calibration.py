@@ -117,6 +117,8 @@ def test_files_are_read_as_they_were_written(slots: tuple[Slot, ...], head: byte
     path = tmp_path / "x.tiq"
     assert write_slots(path, slots) == path.read_bytes() == to_bytes(read_slots(path))
     assert path.read_bytes().startswith(head)
+    # Others may read it, as any file of this user.
+    assert path.stat().st_mode & 0o777 == 0o644
     again = read_slots(path)
     assert [(s.width, s.layer) for s in again] == [(s.width, s.layer) for s in slots]
     for got, want in zip(again, slots, strict=True):

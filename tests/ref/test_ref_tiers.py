@@ -238,8 +238,20 @@ def test_rotation_pays_for_outliers_and_costs_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ("TBQ3_0", "turbo3"), ("tbq8_0", "turbo8"), ("turbo4_0", "turbo4"), ("TURBO2_0", "turbo2"), ("Q8_0", "q8_0"),
+        ("BF16", "bf16"), ("TURBO3_TCQ", "turbo3_tcq"), ("TBQ4_0+c", "turbo4+c"), ("Q4_0+r", "q4_0+r"),
+    ],
+)  # fmt: skip
+def test_other_spellings_are_the_same_type(given: str, name: str) -> None:
+    assert codec(given) == codec(name) and codec(given).name == name
+
+
+@pytest.mark.parametrize(
     ("name", "message"),
     [
+        ("turbo5_0", "unknown K/V type 'turbo5_0'"),
         ("turbo3+r", "turbo3 is rotated already"),
         ("f16+r", "nothing to gain for f16"),
         ("q4_0+x", "unknown addition '+x'"),

@@ -28,6 +28,9 @@ _TRAINED = (turbo3_tcq_n(), turbo2_tcq_n())
 DEFAULT_KV = "q8_0/turbo3"
 CODECS: dict[str, Codec] = {c.name: c for c in (*_PLAIN, *_SCALAR, *_ROTATED, *_TRAINED)}
 
+# Other spellings of the same types: the names that the forks' sources and plans have for them (docs/FORMATS.md).
+SPELLINGS = {f"{family}{bits}_0": f"turbo{bits}" for family in ("turbo", "tbq") for bits in (8, 4, 3, 2)}
+
 # Scalar types in rotated space.
 VARIANTS = tuple(f"{c.name}+r" for c in _SCALAR)
 # Options of a tier, and the most positions that they may name: sinks lie in the first unit.
@@ -37,16 +40,17 @@ OPTIONS = {"sink": UNIT, "recent": 1 << 16}
 @lru_cache
 def codec(name: str) -> Codec:
     """The codec called `name`: one of `CODECS`, with additions `+r` (a scalar type in rotated space) and `+c` (vectors
-    less the mean of their unit, for keys).
+    less the mean of their unit, for keys). Capitals and the spellings of `SPELLINGS` name the same types.
 
-    >>> codec("q8_0").block_bytes, codec("q8_0+r").rotated, codec("turbo4+c").centered
-    (34, True, True)
+    >>> codec("q8_0").block_bytes, codec("q8_0+r").rotated, codec("turbo4+c").centered, codec("TBQ3_0").name
+    (34, True, True, 'turbo3')
 
     Raises ConfigError for an unknown name, and for a type that `+r` makes no sense with.
     """
-    base, *marks = name.split("+")
+    given, *marks = name.split("+")
+    base = SPELLINGS.get(given.lower(), given.lower())
     if base not in CODECS:
-        raise ConfigError(f"unknown K/V type {base!r}; known: {', '.join(CODECS)}")
+        raise ConfigError(f"unknown K/V type {given!r}; known: {', '.join(CODECS)}")
     if set(marks) - {"r", "c"} or len(set(marks)) < len(marks):
         raise ConfigError(
             f"unknown addition '+{'+'.join(marks)}' in {name!r}; there are +r (rotated) and +c (centered)"
