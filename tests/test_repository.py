@@ -162,17 +162,17 @@ def test_requirements_are_what_is_imported() -> None:
     tops = {name.partition(".")[0] for path in SOURCES for name in imports(path)}
     # llvmlite is a part of numba that comes with it.
     used = tops - {"polykv", "llvmlite"} - sys.stdlib_module_names
-    extra = requirements("options.extras_require", "plot")
-    assert extra == {"matplotlib"}
+    extra = requirements("options.extras_require", "plot") | requirements("options.extras_require", "cluster")
+    assert extra == {"matplotlib", "ray"}
     assert used - extra == requirements("options", "install_requires")
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_the_optional_package_is_imported_where_it_is_used(path: Path) -> None:
-    """matplotlib may be missing: importing a module must not need it."""
+def test_optional_packages_are_imported_where_they_are_used(path: Path) -> None:
+    """They may be missing: importing a module must not need them."""
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.Import | ast.ImportFrom):
-            assert "matplotlib" not in ast.unparse(node)
+            assert not re.search(r"\b(matplotlib|ray)\b", ast.unparse(node))
 
 
 def requirements(section: str, key: str) -> set[str]:
