@@ -12,6 +12,11 @@ KINDS: dict[str, tuple[str, str, str]] = {
     "ppl": ("eval_kld", "ppl", "Perplexity on a text."),
     "kld": ("eval_kld", "kld", "How far predictions move: divergence from exact K/V, position by position."),
     "logits": ("eval_logits", "command", "Does a run with compressed K/V choose the tokens of an exact one."),
+    "niah": ("eval_tasks", "niah", "Needles in a haystack: the eight retrieval tasks of RULER."),
+    "vt": ("eval_tasks", "vt", "Variable tracking, from RULER."),
+    "mrcr": ("eval_tasks", "mrcr", "Repeating the i-th of several equal requests of a chat."),
+    "countup": ("eval_tasks", "countup", "Counting until a number is wrong."),
+    "copy": ("eval_tasks", "copy", "Copies without a wrong character: ids, JSON, tool calls."),
     "report": ("eval_report", "report", "A result as HTML or Markdown."),
     "compare": ("eval_report", "compare", "Two results side by side."),
 }

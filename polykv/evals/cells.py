@@ -45,7 +45,10 @@ def whole(kv: str, metric: str, answers: Seq[Answer], marks: Marks) -> Cell:
 
 
 def by_depth(answers: Seq[Answer], marks: Marks) -> list[Cell]:
-    """Scores of the expected texts by where they stand, a bin each; bins with none have n = 0 and no score."""
+    """Scores of the expected texts by where they stand, a bin each; bins with none have n = 0 and no score. Nothing for
+    tasks that hide nothing."""
+    if not answers[0].sample.depths:
+        return []
     parts = [
         (depth, part)
         for a, m in zip(answers, marks, strict=True)

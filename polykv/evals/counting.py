@@ -40,7 +40,7 @@ class Counting:
         given = [str(start + i) for i in range(GIVEN)]
         # Text to continue, whether or not the model has a chat template: no turn asks for it.
         text = ", ".join(given) + ","
-        return Draft(prompt=text, prefix="", expected=(str(start + GIVEN),), at=(0,), raw=True, meta={"start": start})
+        return Draft(prompt=text, prefix="", expected=(str(start + GIVEN),), at=(), raw=True, meta={"start": start})
 
 
 def longest_run(text: str, start: int) -> int:

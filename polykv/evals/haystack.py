@@ -8,9 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from importlib.resources import files
 from itertools import accumulate
-from pathlib import Path
 
 from polykv.errors import ConfigError
 from polykv.evals.draws import Draws
@@ -18,8 +16,6 @@ from polykv.evals.words import listed
 
 # The filling: five short sentences, one line.
 NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
-# Of the data directory; read where the user gives no file.
-DEFAULT_TEXT = "opticks.txt"
 # Places in a running text, in percent of its sentences: 40, evenly spread.
 DEPTHS = tuple(round(100 * i / 39) for i in range(40))
 # Words that end with a full stop inside a sentence.
@@ -52,20 +48,6 @@ class Essay:
             raise ConfigError(f"{name}: the text is empty, nothing can be hidden in it")
         following = (*words[1:], words[0])
         return Essay(name, words, tuple(ends_sentence(w, n) for w, n in zip(words, following, strict=True)))
-
-    @staticmethod
-    def read(path: Path | None = None) -> Essay:
-        """The text of a file, or the one that comes with polykv. Raises ConfigError for a file that is not UTF-8
-        text."""
-        if path is None:
-            text = (files("polykv.data") / "texts" / DEFAULT_TEXT).read_text(encoding="utf-8")
-            return Essay.of(text, DEFAULT_TEXT)
-        try:
-            return Essay.of(path.read_text(encoding="utf-8-sig"), path.name)
-        except UnicodeDecodeError as e:
-            raise ConfigError(f"{path}: not UTF-8 text (byte {e.start})") from None
-        except OSError as e:
-            raise ConfigError(f"{path}: cannot be read ({e.strerror})") from None
 
     def sentences(self, n: int) -> list[str]:
         """The first n words, from the start again where the text is shorter, as sentences; the last may be cut."""

@@ -67,6 +67,11 @@ class Arms:
     _samples: list[list[Sample]] = field(default_factory=list)
     _control: list[Marks] = field(default_factory=list)
 
+    def prepare(self, llm: LLM) -> None:
+        """Make the samples, which are the same for all arms. Raises ConfigError where they do not fit."""
+        if not self._samples:
+            self._samples = self.suite.samples(llm)
+
     def add(
         self,
         kv: str,
@@ -76,8 +81,7 @@ class Arms:
         on_progress: Callable[[int, int], None] | None = None,
     ) -> list[Cell]:
         """Run everything on a model whose cache has the types `kv`; the cells of this arm."""
-        if not self._samples:
-            self._samples = self.suite.samples(llm)
+        self.prepare(llm)
         total, done, new = sum(map(len, self._samples)), 0, list[Cell]()
         first = not self._control
         for i, (group, (task, _)) in enumerate(zip(self._samples, self.suite.grid, strict=True)):
