@@ -189,8 +189,9 @@ def _essay(values: dict[str, Any]) -> Essay:
         raise ConfigError("--corpus and --haystack-file both name a text; give one of them")
     if file is None:
         return Essay.of(read_corpus(name), name)
-    values["corpus"] = file
-    return Essay.of(read_document(file), Path(file).name)
+    # Results are passed on, and a folder says nothing to others.
+    values["corpus"] = Path(file).name
+    return Essay.of(read_document(file), file)
 
 
 def _names(text: str, known: Iterable[str]) -> list[str]:

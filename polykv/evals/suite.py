@@ -52,9 +52,9 @@ class Suite:
         """What has to be known about figures of so few samples."""
         found = []
         if self.n < FEW:
-            found.append(f"{self.n} samples: one answer moves a score by {100 / self.n:.0f} points; see the intervals")
+            found.append(f"n = {self.n}: one answer moves a score by {100 / self.n:.0f} points; see the intervals")
         if self.n < FEW_REWRITES and any(task.metric == "sequence_matcher" for task, _ in self.grid):
-            found.append(f"{self.n} samples: similarity scores vary much, compare them with {FEW_REWRITES} or more")
+            found.append(f"n = {self.n}: similarity scores vary much, compare them with {FEW_REWRITES} or more")
         return found
 
 
