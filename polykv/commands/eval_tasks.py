@@ -20,9 +20,9 @@ from polykv.commands.eval_options import (
     open_arms,
     read_floors,
     run_options,
+    show,
     start_threads,
 )
-from polykv.commands.eval_tasks_show import show
 from polykv.commands.eval_text import corpus_option, read_corpus
 from polykv.commands.output import Output
 from polykv.errors import ConfigError
@@ -165,7 +165,7 @@ def _evaluate(kind: str, grid: Sequence[tuple[Task, int]], values: dict[str, Any
             cells = found.add(
                 arm.name, llm, time_limit=values["time_limit"], on_progress=counting(update, f"answers of {arm.name}")
             )
-        show(output, f"{kind}: {arm.name}", cells)
+        show(output, Result(kind, {}, {}, cells))
     for remark in suite.remarks():
         output.text(remark)
     chosen = {name: values[name] for name in ("corpus", "time_limit") if values.get(name) is not None}

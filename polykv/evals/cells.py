@@ -31,6 +31,7 @@ def whole(kv: str, metric: str, answers: Seq[Answer], marks: Marks) -> Cell:
         "task": sample.task,
         "length": sample.length,
         "metric": metric,
+        "budget": sample.budget,
         "n": len(scored),
         "no_data": len(answers) - len(scored),
         "capped": sum(a.capped for a in answers),

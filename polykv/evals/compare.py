@@ -6,7 +6,7 @@ from typing import Any
 
 from polykv.errors import ConfigError
 from polykv.evals.result import Cell, Result
-from polykv.evals.tables import Table
+from polykv.evals.table import Table
 
 # What tells the cells of a result apart, as far as they have it.
 KEYS = ("kv", "role", "ctx", "task", "length", "depth", "self_test")

@@ -1,4 +1,4 @@
-"""Pictures of a result as SVG text: loss against bits, and loss by depth.
+"""Pictures of a result as SVG text: loss against bits, loss by depth, heat maps of scores.
 
 Needs matplotlib, which the extra `plot` brings; without it a report has tables only and says so.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from polykv.evals.overview_judge import Role
 from polykv.evals.result import Cell, Result
@@ -32,10 +34,16 @@ def pictures(result: Result) -> tuple[list[tuple[str, str]], str]:
         return [], NO_MATPLOTLIB
     found = []
     for name, make in makers:
-        figure = Figure(figsize=(7.5, 4.2), layout="constrained")
+        figure = Figure(figsize=(7.5, _height(result) if name == _HEAT else 4.2), layout="constrained")
         make(figure.add_subplot(), result)
         found.append((name, _svg(figure)))
     return found, ""
+
+
+def _height(result: Result) -> float:
+    """Of a heat map, in inches."""
+    rows = {(c["task"], b["from"]) for c in result.cells for b in c.get("by_depth", [])}
+    return 1.5 + 0.25 * len(rows)
 
 
 def _svg(figure: Figure) -> str:
@@ -51,6 +59,8 @@ def _svg(figure: Figure) -> str:
 
 
 def _has(result: Result, name: str) -> bool:
+    if name == _HEAT:
+        return any(c.get("by_depth") and "score" in c for c in result.cells)
     cells = _measured(result)
     if name == _BY_DEPTH:
         return any(c.get("by_depth") for c in cells) or len({c.get("ctx") for c in cells}) > 1
@@ -89,8 +99,35 @@ def _depth(axes: Axes, result: Result) -> None:
     axes.grid(alpha=0.3)
 
 
+def _heat(axes: Axes, result: Result) -> None:
+    """Rows are tasks and depths, columns types and lengths; blank where nothing stands."""
+    cells = [c for c in result.cells if c.get("by_depth")]
+    tasks, columns = (list(dict.fromkeys(key(c) for c in cells)) for key in (_task, _column))
+    bins = [(b["from"], b["to"]) for b in cells[0]["by_depth"]]
+    grid = np.full((len(tasks) * len(bins), len(columns)), np.nan)
+    for c in cells:
+        first = tasks.index(_task(c)) * len(bins)
+        scores = [np.nan if b["score"] is None else b["score"] for b in c["by_depth"]]
+        grid[first : first + len(bins), columns.index(_column(c))] = scores
+    image = axes.imshow(grid, vmin=0, vmax=100, cmap="viridis", aspect="auto", interpolation="nearest")
+    axes.set_xticks(range(len(columns)), columns, fontsize="small")
+    labels = [f"{task}, {low:.0%} - {high:.0%}" for task in tasks for low, high in bins]
+    axes.set_yticks(range(len(labels)), labels, fontsize="small")
+    axes.figure.colorbar(image, ax=axes, label="score")
+
+
+def _task(cell: Cell) -> str:
+    return str(cell["task"])
+
+
+def _column(cell: Cell) -> str:
+    return f"{cell['kv']}\n{cell['length']:,}"
+
+
 _BY_DEPTH = "Divergence by depth"
+_HEAT = "Score by depth and length"
 _PICTURES: list[tuple[str, Callable[[Axes, Result], None]]] = [
     ("Divergence against bits", _rate),
     (_BY_DEPTH, _depth),
+    (_HEAT, _heat),
 ]

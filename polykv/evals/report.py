@@ -13,13 +13,19 @@ from jinja2 import Environment, StrictUndefined
 
 from polykv.evals.pictures import pictures
 from polykv.evals.result import Result
-from polykv.evals.tables import Table, tables
+from polykv.evals.table import Table
+from polykv.evals.tables import tables
 
 TITLES = {
     "ppl": "Perplexity",
     "kld": "Divergence from exact K/V",
     "logits": "Tokens against those of an exact run",
     "overview": "Overview of K/V types",
+    "niah": "Needles in a haystack",
+    "vt": "Variable tracking",
+    "mrcr": "Which of several equal requests",
+    "countup": "Counting",
+    "copy": "Copies without a wrong character",
 }
 
 

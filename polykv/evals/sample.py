@@ -29,8 +29,9 @@ class Draft:
 
     prompt: the user's turn. prefix: how the answer begins; it is given, not generated, and ends without a blank.
     expected: what an answer must contain. at: where in the prompt each of these stands, in characters; with a history:
-    in which of its turns; empty: nowhere. span: where in the prompt the filling begins and ends; None: it is all of the prompt.
-    history: earlier turns. raw: text to continue, not a turn of a chat. meta: facts for scoring, JSON-serialisable.
+    in which of its turns; empty: nowhere. span: where in the prompt the filling begins and ends; None: it is all of the
+    prompt. history: earlier turns. raw: text to continue, not a turn of a chat. meta: facts for scoring,
+    JSON-serialisable.
     """
 
     prompt: str

@@ -136,7 +136,7 @@ def shortfalls(cells: Iterable[Cell], floor: float | None) -> list[str]:
 
 def settings(suite: Suite, **more: Any) -> dict[str, Any]:
     """What makes the samples, for a result."""
-    grid = [{"task": t.name, "metric": t.metric, "length": n, "budget": t.budget} for t, n in suite.grid]
+    grid = [f"{task.name} at {length:,}" for task, length in suite.grid]
     return {"grid": grid, "samples": suite.n, "seed": suite.seed, "remarks": suite.remarks(), **more}
 
 

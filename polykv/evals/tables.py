@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from polykv.evals.overview_judge import Role, verdict
 from polykv.evals.result import Cell, Result
+from polykv.evals.table import Table
+from polykv.evals.task_tables import task_tables
 
 Show = Callable[[Cell], str]
-
-
-@dataclass(frozen=True)
-class Table:
-    """A title, columns, of which the first `text` hold text and the others numbers, rows, and a line below."""
-
-    title: str
-    columns: list[str]
-    rows: list[list[str]]
-    caption: str = ""
-    text: int = 1
 
 
 def tables(result: Result) -> list[Table]:
@@ -128,6 +118,10 @@ def _overview(result: Result) -> list[Table]:
     return found
 
 
+def _tasks(result: Result) -> list[Table]:
+    return task_tables(result.kind, result.cells)
+
+
 def _plain(result: Result) -> list[Table]:
     keys = list(dict.fromkeys(k for c in result.cells for k, v in c.items() if isinstance(v, str | int | float)))
     rows = [[_text(c.get(k)) for k in keys] for c in result.cells]
@@ -145,4 +139,5 @@ _FORMS: dict[str, Callable[[Result], list[Table]]] = {
     "kld": _kld,
     "logits": _logits,
     "overview": _overview,
+    **dict.fromkeys(("niah", "vt", "mrcr", "countup", "copy"), _tasks),
 }

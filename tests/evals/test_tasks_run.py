@@ -117,7 +117,7 @@ def test_arms_are_compared_on_the_same_samples(monkeypatch: pytest.MonkeyPatch) 
     ]
     assert shortfalls(arms.cells, None) == []
     made = settings(suite, corpus="x")
-    assert made["grid"][1] == {"task": "vt", "metric": "string_match_all", "length": 1900, "budget": 120}
+    assert made["grid"][1] == "vt at 1,900" and exact["budget"] == 128
     assert "one answer moves a score by 20 points" in made["remarks"][0]
 
 
@@ -194,9 +194,20 @@ def test_niah(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert result["kind"] == "niah" and result["settings"]["corpus"] == "opticks"
     assert result["stamp"]["backend"] == "cpu"
     assert Result.load(out).to_json() == result
-    for part in ("niah: f16 (string_match_all, plain text)", "score by depth and length", "less f16", "80% - 100%"):
+    for part in (
+        "niah: f16 (string_match_all, plain text)",
+        "niah by depth and length: turbo3",
+        "less f16",
+        "80% - 100%",
+    ):
         assert part in text
     assert "n = 1: one answer moves a score by 100 points" in text
+    html, mark = tmp_path / "niah.html", tmp_path / "niah.md"
+    assert polykv(["eval", "report", str(out), "--html", str(html), "--markdown", str(mark)]) == 0
+    assert "niah by depth and length: turbo3" in capsys.readouterr().out
+    assert "Needles in a haystack" in mark.read_text() and "Score by depth and length" in html.read_text()
+    assert polykv(["eval", "compare", str(out), str(out)]) == 0
+    assert "8 cells in common, 0 figures differ" in capsys.readouterr().out
     alone, again, _ = ask(capsys, "niah", "--kv", "f16", *tasks)
     assert alone == 0
 
@@ -232,7 +243,7 @@ def test_other_kinds(
 def test_countup(capsys: pytest.CaptureFixture[str]) -> None:
     code, result, text = ask(capsys, "countup", "--tokens", "30", "--samples", "1", "--kv", "f16")
     assert code == 3 and "the control counts" in text
-    assert "score by depth" not in text and result["cells"][0]["by_depth"] == []
+    assert "by depth" not in text and result["cells"][0]["by_depth"] == []
 
 
 def test_floor(capsys: pytest.CaptureFixture[str]) -> None:
