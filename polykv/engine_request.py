@@ -91,8 +91,8 @@ class Request:
 
     prompt: all token ids of the sequence. sequence: continue this one, whose tokens must be the beginning of the
     prompt; it stays the caller's. None: the engine makes one, reusing cached prefixes, and frees it at the end.
-    max_tokens: None = until the context is full; 0 = prefill only. on_prefill(done, total) is called between the steps of
-    a prefill, in tokens of the prompt, by whoever waits for the request; what it raises ends the request.
+    max_tokens: None = until the context is full; 0 = prefill only. on_prefill(done, total) is called between the steps
+    of a prefill, in tokens of the prompt, by whoever waits for the request; what it raises ends the request.
     """
 
     prompt: list[int]
