@@ -21,8 +21,8 @@ def check_whole(**values: object) -> None:
 
 
 def check_path(name: str, file: object) -> None:
-    """Raise ConfigError unless the file, of the argument called `name`, is None or can be a path."""
-    if file is not None and not isinstance(file, str | Path):
+    """Raise ConfigError unless the file, of the argument called `name`, can be a path."""
+    if not isinstance(file, str | Path):
         raise ConfigError(f"{name} has {file!r}; a file is named by a string or a Path")
 
 

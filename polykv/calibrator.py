@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from polykv import ops as operations
+from polykv.arguments import check_path
 from polykv.cache.calibration import ANY, EVERY_LAYER, Calibration, Slot
 from polykv.cache.codecs import parse_tiers
 from polykv.cache.equalize import STRENGTH, Rule, balanced, innerq, noise
@@ -68,6 +69,7 @@ def calibrate(
 
     Raises a PolyKVError for anything wrong with the file or the arguments.
     """
+    check_path("model", model)
     rule = _rule(rule)
     if not isinstance(text, str) or not text.strip():
         raise PromptError("the text to calibrate with is empty")

@@ -76,25 +76,25 @@ def run(args: list[str]) -> int:
     except click.exceptions.Exit as e:
         return e.exit_code
     except PolyKVError as e:
-        click.echo(f"polykv: error: {e}", err=True)
+        streams.error(e)
         return e.exit_code
     except click.exceptions.NoArgsIsHelpError as e:
         e.show()
         return 0
     except click.ClickException as e:
         hint = f" (see {e.ctx.command_path} --help)" if isinstance(e, click.UsageError) and e.ctx else ""
-        click.echo(f"polykv: error: {e.format_message()}{hint}", err=True)
+        streams.error(f"{e.format_message()}{hint}")
         return 2
     except (KeyboardInterrupt, click.Abort):
-        click.echo("\npolykv: interrupted", err=True)
+        streams.interrupted()
         return 130
     except BrokenPipeError:
         # The reader of a pipe left (`polykv ask | head`).
-        streams.drop_output()
+        streams.drop(sys.stdout)
     except OSError as e:
         if e.errno != errno.ENOSPC:
             raise
-        streams.drop_output()
-        click.echo(f"polykv: error: the output cannot be written: {e.strerror}", err=True)
+        streams.drop(sys.stdout)
+        streams.error(f"the output cannot be written: {e.strerror}")
         return 2
     return 0

@@ -22,11 +22,12 @@ from typing import Any
 
 import numpy as np
 
-from polykv.errors import ConfigError, FormatError
+from polykv.errors import ConfigError
 from polykv.fast.cpu.trellis import viterbi
 from polykv.ref.codebooks import improved, relative_errors, stratified
 from polykv.ref.rotation import normalised, pairwise
 from polykv.types import F32, Codec, Family
+from polykv.whole_file import whole_file
 
 # Rounds end early when one of them lowers the error by less than this share.
 SETTLED = 1e-5
@@ -134,11 +135,10 @@ def save(training: Training, path: str | Path, corpora: dict[str, Any]) -> Path:
         raise ConfigError(f"no robust gain over the codebook of {training.codec.name}: nothing to save")
     path = Path(path)
     story = path.with_name(f"{path.name}.json")
-    try:
-        path.write_bytes(training.candidate.codebook.astype("<f4").tobytes())
-        story.write_text(json.dumps(training.as_dict() | corpora, indent=1) + "\n", encoding="utf-8")
-    except (OSError, ValueError) as e:
-        raise FormatError(path, "codebook", f"cannot be written: {getattr(e, 'strerror', None) or e}") from None
+    with whole_file(path, private=False) as f:
+        f.write(training.candidate.codebook.astype("<f4").tobytes())
+    with whole_file(story, private=False) as f:
+        f.write(f"{json.dumps(training.as_dict() | corpora, indent=1)}\n".encode())
     return story
 
 

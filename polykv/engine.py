@@ -101,7 +101,7 @@ class Engine:
         try:
             for r in requests:
                 self.submit(r)
-            while not all(r.done for r in requests):
+            while not self.tell(requests):
                 self.step()
         except BaseException:
             self.drop(requests)
@@ -144,37 +144,51 @@ class Engine:
 
     # -- one step ------------------------------------------------------------------------------------------------
     def step(self) -> bool:
-        """Advance every running request; False when there was nothing to do."""
+        """Advance every running request, whoever waits for it; False when there was nothing to do."""
         with self.pool.lock:
-            advanced, reading = self._advance()
-        self._tell(reading)
-        return advanced
+            return self._advance()
 
-    def _advance(self) -> tuple[bool, list[Request]]:
-        """A step without the callbacks: whether there was anything to do, and the requests that read their prompts."""
+    def tell(self, requests: Iterable[Request]) -> bool:
+        """Report to whoever waits for these requests, between steps: progress of their prompts to their callbacks, and
+        what made one of them fail by raising it. Whether all are done.
+
+        Only the one that waits calls it: in a step of several threads nobody meets the exceptions of others.
+        """
+        requests = list(requests)
+        for r in requests:
+            if r.error is not None:
+                raise r.error
+            if r.on_prefill is not None and r.reported != r.read and r.finish is not Finish.CANCELLED:
+                r.reported = r.read
+                r.on_prefill(min(r.read, len(r.prompt)), len(r.prompt))
+        return all(r.done for r in requests)
+
+    def _advance(self) -> bool:
+        """A step; the caller holds the lock."""
         self.sweep()
         self._catch_up()
         self._schedule.admit()
         batch = self._schedule.batch()
         if not batch:
-            return False, []
+            return False
         began = time.perf_counter()
         wants = [Logits.LAST if self._completes(r, ids) and r.max_tokens != 0 else Logits.NONE for r, ids in batch]
         try:
             out = self._room(wants.count(Logits.LAST))
             logits = self.runner.step([(sequence_of(r), ids) for r, ids in batch], wants, out=out)
-        except CapacityError:
+        except CapacityError as e:
             if not self._schedule.make_room():
-                raise
-            return True, []
+                # The last one that runs; it may be that of another thread.
+                batch[0][0].error = e
+                self._schedule.end(batch[0][0], Finish.CANCELLED)
+            return True
         ready = [r for (r, _), w in zip(batch, wants, strict=True) if w is Logits.LAST]
-        reading = [r for r, _ in batch if r.n_generated == 0]
         self._account(batch, time.perf_counter() - began)
         self._choose(ready, logits)
         for r, _ in batch:
             if not r.done and r.max_tokens == 0 and sequence_of(r).length == len(r.prompt):
                 self._schedule.end(r, Finish.LENGTH)
-        return True, reading
+        return True
 
     def _room(self, n: int) -> F32 | None:
         """Where n rows of logits go: the same memory in every step of few rows. New memory comes in pages that the
@@ -193,17 +207,6 @@ class Engine:
             if sequence.length >= len(r.ids):
                 shorten(sequence, len(r.ids) - 1)
             self._settle(r)
-
-    def _tell(self, reading: list[Request]) -> None:
-        """Report progress of prompts, last of all in a step: a callback may raise what it likes, or cancel."""
-        for r in reading:
-            if r.on_prefill is None or r.finish is Finish.CANCELLED:
-                continue
-            try:
-                r.on_prefill(min(r.read, len(r.prompt)), len(r.prompt))
-            except BaseException:
-                self.drop([r])
-                raise
 
     @staticmethod
     def _completes(request: Request, ids: list[int]) -> bool:

@@ -91,8 +91,8 @@ class Request:
 
     prompt: all token ids of the sequence. sequence: continue this one, whose tokens must be the beginning of the
     prompt; it stays the caller's. None: the engine makes one, reusing cached prefixes, and frees it at the end.
-    max_tokens: None = until the context is full; 0 = prefill only. on_prefill(done, total) is called after every step
-    of a prefill, in tokens of the prompt.
+    max_tokens: None = until the context is full; 0 = prefill only. on_prefill(done, total) is called between the steps
+    of a prefill, in tokens of the prompt, by whoever waits for the request; what it raises ends the request.
     """
 
     prompt: list[int]
@@ -110,10 +110,12 @@ class Request:
     cache_n: int = field(init=False, default=0)
     steps: int = field(init=False, default=0)
     read: int = field(init=False, default=0)  # tokens in the cache after the last step of the prefill
+    reported: int = field(init=False, default=0)  # of those, the ones that on_prefill was told
     told: int = field(init=False, default=0)  # chosen tokens whose text was emitted
     prefill_s: float = field(init=False, default=0.0)
     decode_s: float = field(init=False, default=0.0)
     finish: Finish | None = field(init=False, default=None)
+    error: Exception | None = field(init=False, default=None)  # why it could not go on
     cancelled: bool = field(init=False, default=False)
     owned: bool = field(init=False)  # whether the engine frees the sequence
     text: TextStream | None = field(init=False, default=None)

@@ -24,12 +24,12 @@ class Stream(Iterator[str]):
         self._engine, self._request, self._ready = engine, request, True
 
     def __next__(self) -> str:
-        while not self._request.pieces and not self._request.done:
-            try:
+        try:
+            while not self._engine.tell([self._request]) and not self._request.pieces:
                 self._engine.step()
-            except BaseException:
-                self.close()
-                raise
+        except BaseException:
+            self.close()
+            raise
         text = self._request.take()
         if not text:
             raise StopIteration

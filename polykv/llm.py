@@ -85,6 +85,7 @@ def load(
     books = path_list("codebooks", codebooks)
     if not isinstance(kv, str):
         raise ConfigError(f"kv is {kv!r}; it must be a string such as {DEFAULT_KV}")
+    check_path("model", model)
     ops = operations.load(backend)
     loaded = load_model(resolve(str(model)))
     limit = loaded.config.context
@@ -114,8 +115,9 @@ def load(
 
 def _calibration(k: str | Path | Calibration | None, v: str | Path | None) -> Calibration:
     if not isinstance(k, Calibration):
-        check_path("calibration", k)
-        check_path("calibration_v", v)
+        for side, file in (("calibration", k), ("calibration_v", v)):
+            if file is not None:
+                check_path(side, file)
         return read_calibration(k, v)
     if v is not None:
         raise ConfigError("calibration_v goes with a file for K: a Calibration has both sides")
@@ -126,7 +128,7 @@ def choose_activations(backend: str, name: str | None) -> Activations:
     """By name; None is the default of the backend. Raises ConfigError for an unknown name."""
     names = {"f32": Activations.F32, "q8": Activations.Q8}
     name = ("q8" if backend == "cpu" else "f32") if name is None else name
-    if name not in names:
+    if not isinstance(name, str) or name not in names:
         raise ConfigError(f"activations are {name!r}; known: {', '.join(names)}")
     return names[name]
 
@@ -231,6 +233,8 @@ class LLM:
 
     def generate_many(self, prompts: Seq[Prompt], *, raw: bool = False, **options: Unpack[Options]) -> list[Generation]:
         """Answer several prompts in one batch; each gets the tokens it would get alone."""
+        if isinstance(prompts, str | bytes) or not isinstance(prompts, Iterable):
+            raise PromptError("generate_many takes a list of prompts; for a single one use generate(prompt)")
         return self.engine.run([self._request(p, raw, options) for p in prompts])
 
     def stream(self, prompt: Prompt, *, raw: bool = False, **options: Unpack[Options]) -> Stream:
@@ -296,6 +300,7 @@ class LLM:
         Raises MismatchError, naming the field, when it was made with another model, tier or rope, and FormatError when
         the file is damaged; what this session holds is not touched then.
         """
+        check_path("path", path)
         self._note_template()
         return SharedKVPool.load(path, self.engine, self.prompts, self.kv)
 

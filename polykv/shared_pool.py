@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Unpack
 
 from polykv.agent import Agent
+from polykv.arguments import check_path
 from polykv.cache.persist import load_sequences, read_info, save_sequences
 from polykv.cache.sequence import Sequence
 from polykv.engine import Engine
@@ -103,6 +104,7 @@ class SharedKVPool:
     def save(self, path: str | Path) -> int:
         """Write the document's cache to one file, codes as they are; `LLM.load_pool` reads it. Returns its bytes."""
         self._open()
+        check_path("path", path)
         return save_sequences(path, [self._sequence], extra={"document": self.document, "system": self.system})
 
     @classmethod

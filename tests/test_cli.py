@@ -21,7 +21,8 @@ from polykv.cache.codecs import CODECS
 from polykv.commands import options
 from polykv.commands.compiling import Compiling
 from polykv.commands.eval import KINDS
-from polykv.commands.output import Output, printable, say
+from polykv.commands.output import Output
+from polykv.commands.streams import printable, say
 from polykv.errors import ConfigError, StrictError
 from polykv.fast.cpu import limits
 from polykv.ops import BACKENDS
@@ -125,7 +126,8 @@ def test_a_bad_file_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[st
         code, _, err = run(capsys, *command)
         assert code == 2
         assert err.startswith("polykv: error: ")
-        assert "\x1b" not in err
+        # On a terminal, too, where nothing takes sequences out.
+        assert "\x1b" not in err and "\\x1b[31m" in err
 
 
 def test_documents_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -157,6 +159,20 @@ def test_interrupt(
     got, out, err = run(capsys, "doctor")
     assert (got, out) == (code, "")
     assert "interrupted" in err
+
+
+def test_an_impatient_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C again while the first one is answered."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("polykv.doctor.examine", interrupted)
+    monkeypatch.setattr("polykv.commands.streams.say", interrupted)
+    monkeypatch.setattr("sys.argv", ["polykv", "doctor"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 130
 
 
 def test_environment_gives_defaults(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

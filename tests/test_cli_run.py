@@ -129,6 +129,42 @@ def test_a_full_disk_is_one_line() -> None:
     assert done.stderr == "polykv: error: the output cannot be written: No space left on device\n"
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+@pytest.mark.parametrize("stream", ["2> /dev/full", "2>&1 >&3 | true"])
+def test_remarks_that_nobody_can_read_cost_no_answer(stream: str) -> None:
+    line = f"'{sys.executable}' -c 'from polykv.cli import main; main()' generate The -n 1 --raw -m '{TINY}' {stream}"
+    done = subprocess.run(["bash", "-c", f"set -o pipefail; exec 3>&1; {line}"], capture_output=True)
+    assert done.returncode == 0
+    assert done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("args", "why"),
+    [
+        (("ask", "DOC", "-q", "x", "--save", "/no/such/folder/pool"), "cannot be written"),
+        (("ask", "DOC", "-q", "x", "--save", "/dev/null"), "not a regular file"),
+        (("ask", "DOC", "-q", "x", "--temperature", "nan"), "temperature is nan"),
+        (("generate", "x", "--top-p", "nan"), "top_p is nan"),
+        (("generate", "x", "--stop", ""), "stop must be"),
+        (("chat", "--seed", str(2**64)), "seed is"),
+        (("calibrate", "DOC", "-o", "/no/such/folder/factors"), "cannot be written"),
+        (("calibrate", "DOC", "-o", "factors", "--values", "/dev/null"), "not a regular file"),
+    ],
+)
+def test_what_can_be_known_is_refused_before_a_model_is_opened(
+    args: tuple[str, ...], why: str, document: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def opened(*_: object, **__: object) -> None:
+        raise AssertionError("a model was opened")
+
+    monkeypatch.chdir(Path(document).parent)
+    for name in ("polykv.llm.load", "polykv.llm.load_model", "polykv.calibrator.load_model"):
+        monkeypatch.setattr(name, opened)
+    assert cli.run([document if a == "DOC" else a for a in args]) == 2
+    assert why in capsys.readouterr().err
+    assert [p.name for p in Path(document).parent.iterdir()] == ["document.txt"]
+
+
 def test_backends_are_chosen(capsys: pytest.CaptureFixture[str]) -> None:
     got = run(capsys, "generate", "The cat", "--raw", "-n", "2", "--backend", "ref")
     assert all(value.startswith("polykv.ref") for value in got["ops"].values())

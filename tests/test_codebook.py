@@ -185,7 +185,7 @@ def test_the_command_reads_models(capsys: pytest.CaptureFixture[str], tmp_path: 
         (["nothing"], "unknown K/V type"),
         (["turbo2_tcq", "--seeds", "2"], "at least 3 different seeds"),
         (["turbo2_tcq", "--text", "x"], "name one with -m"),
-        (["turbo2_tcq", "-o", "/no/such/folder/book"], "there is no folder /no/such/folder"),
+        (["turbo2_tcq", "-o", "/no/such/folder/book"], "cannot be written: No such file"),
         (["turbo2_tcq", "--codebook", "/no/such/book"], "cannot be read"),
     ],
 )

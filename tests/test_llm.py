@@ -246,3 +246,24 @@ def test_importing_polykv_loads_nothing_heavy() -> None:
     assert "'load'" in run.stdout
     with pytest.raises(AttributeError, match="nothing"):
         _ = polykv.nothing
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"model": None}, "model has None"),
+        ({"model": b"x"}, "model has b'x'"),
+        ({"activations": []}, "activations are"),
+        ({"codebooks": [None]}, "codebooks has None"),
+        ({"calibration": 5}, "calibration has 5"),
+    ],
+)
+def test_arguments_of_load_of_the_wrong_type(options: dict, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        polykv.load(**{"model": tiny_path("llama"), **options})
+
+
+@pytest.mark.parametrize("prompts", [5, None, "a prompt", b"x"])
+def test_many_prompts_are_a_list(prompts: object) -> None:
+    with pytest.raises(PromptError, match="takes a list of prompts"):
+        tiny_llm().generate_many(prompts)

@@ -13,7 +13,7 @@ from tiny_models import tiny_path
 
 from polykv import cli
 from polykv.cache import container, persist
-from polykv.errors import FormatError, MismatchError
+from polykv.errors import ConfigError, FormatError, MismatchError
 from polykv.file_kind import FileKind, file_kind
 from polykv.llm import LLM
 
@@ -161,3 +161,11 @@ def test_names_of_models_are_harmless(llm: LLM, tmp_path: Path, monkeypatch: pyt
         with pytest.raises(MismatchError, match=rf"model {shown}") as error:
             tiny_llm(kv="f16").load_pool(path)
         assert str(error.value).isprintable() and len(str(error.value)) < 500
+
+
+@pytest.mark.parametrize("path", [5, None, True, b"x", ["x"]])
+def test_what_is_no_path_is_refused_by_name(path: object, llm: LLM) -> None:
+    with llm.pool(DOCUMENT) as pool, pytest.raises(ConfigError, match=r"path has .*; a file is named by"):
+        pool.save(path)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"path has .*; a file is named by"):
+        llm.load_pool(path)  # type: ignore[arg-type]

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from tiny_llm import DOCUMENT, QUESTIONS, tiny_llm
 
+from polykv.errors import CapacityError
+
 
 @pytest.fixture(autouse=True)
 def switch_often():
@@ -53,3 +55,55 @@ def test_threads_get_what_they_would_get_alone(model: str) -> None:
     llm.engine.sweep()
     assert [m.n_used for m in llm.cache.managers] == [0] * len(llm.cache.managers)
     assert not llm.engine.busy
+
+
+def at_once(*kinds: Callable[[], Any]) -> list[Any]:
+    """Results of functions that run in threads of their own, or what they raised."""
+    start = threading.Barrier(len(kinds))
+
+    def run(kind: Callable[[], Any]) -> Any:
+        start.wait()
+        try:
+            return kind()
+        except Exception as e:
+            return e
+
+    with ThreadPoolExecutor(len(kinds)) as threads:
+        return list(threads.map(run, kinds))
+
+
+def test_an_exception_of_a_callback_is_raised_in_its_own_thread() -> None:
+    llm = tiny_llm(chunk=8)
+    want = llm.generate("alone " * 20, max_tokens=6).tokens
+    where = []
+
+    def broken(done: int, total: int) -> None:
+        where.append(threading.get_ident())
+        if len(where) > 3:
+            raise ZeroDivisionError
+
+    def pool(i: int) -> Any:
+        try:
+            return llm.pool(f"{i} {DOCUMENT}", on_prefill=broken)
+        finally:
+            assert threading.get_ident() in where
+
+    for i in range(5):
+        where.clear()
+        failed, *others = at_once(lambda i=i: pool(i), *[lambda: llm.generate("alone " * 20, max_tokens=6).tokens] * 2)
+        assert isinstance(failed, ZeroDivisionError) and len(set(where)) == 1
+        assert others == [want, want]
+    llm.engine.sweep()
+    assert [m.n_used for m in llm.cache.managers] == [0] * len(llm.cache.managers)
+
+
+def test_a_request_without_room_fails_in_its_own_thread() -> None:
+    """The other one waits until it has failed, and then gets its answer."""
+    llm = tiny_llm(cache_tokens=64, chunk=8)
+    want = llm.generate("alone", max_tokens=6).tokens
+    for _ in range(5):
+        failed, other = at_once(
+            lambda: llm.generate("large " * 40, max_tokens=6), lambda: llm.generate("alone", max_tokens=6).tokens
+        )
+        assert isinstance(failed, CapacityError)
+        assert other == want

@@ -11,16 +11,15 @@ each layer, factors for each of its kv heads. Nothing follows the last slot.
 
 from __future__ import annotations
 
-import os
 import stat
 import struct
-import tempfile
 from pathlib import Path
 
 import numpy as np
 
 from polykv.cache.calibration import ANY, EVERY_LAYER, Calibration, Slot
 from polykv.errors import ConfigError, FormatError
+from polykv.whole_file import whole_file
 
 MAGIC = (b"TIQ1", b"TIQ2", b"TIQ3")
 MAX_SLOTS = {b"TIQ1": 1, b"TIQ2": 4, b"TIQ3": 4096}
@@ -38,21 +37,9 @@ def write_slots(path: str | Path, slots: tuple[Slot, ...]) -> bytes:
     `path` stays as it was then.
     """
     data = to_bytes(slots)
-    path = Path(path)
-    try:
-        fd, temp = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:32]}.")
-        try:
-            with open(fd, "wb") as f:
-                f.write(data)
-            # mkstemp makes files private; factors say nothing of the text that they were chosen with.
-            Path(temp).chmod(0o644)
-            os.replace(temp, path)
-        except BaseException:
-            Path(temp).unlink(missing_ok=True)
-            raise
-    except (OSError, ValueError) as e:
-        reason = e.strerror if isinstance(e, OSError) and e.strerror else str(e)
-        raise FormatError(path, "", f"cannot be written: {reason}") from None
+    # Factors say nothing of the text that they were chosen with.
+    with whole_file(path, private=False) as f:
+        f.write(data)
     return data
 
 

@@ -15,7 +15,6 @@ import math
 import os
 import re
 import stat
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ import numpy.typing as npt
 
 from polykv.errors import ConfigError, FormatError, PolyKVError
 from polykv.file_kind import FileKind, file_kind
+from polykv.whole_file import whole_file
 
 # Our headers hold a few hundred bytes per layer. The limit keeps a hostile one from costing time and memory.
 HEADER_LIMIT = 4 << 20
@@ -77,32 +77,13 @@ def write_file(
     room = len(_header(metadata, sections, sums))
     if room > HEADER_LIMIT:
         raise ConfigError(f"{path}: {room} bytes of metadata do not fit into {HEADER_LIMIT}")
-    try:
-        if path.exists() and not path.is_file():
-            # Renaming over a device or a pipe would put a plain file in its place.
-            raise FormatError(path, "", "cannot be written: it exists and is not a regular file")
-        fd, temp = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:32]}.")
-        try:
-            with open(fd, "wb") as f:
-                f.seek(room)
-                for s in sections:
-                    sums[s.name] = _write_section(f, s, data(s.name))
-                size = f.tell()
-                f.seek(0)
-                f.write(_header(metadata, sections, sums))
-                f.flush()
-                os.fsync(f.fileno())
-            os.replace(temp, path)
-        except BaseException:
-            Path(temp).unlink(missing_ok=True)
-            raise
-        directory = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
-    except (OSError, ValueError) as e:
-        raise FormatError(path, "", f"cannot be written: {_reason(e)}") from None
+    with whole_file(path) as f:
+        f.seek(room)
+        for s in sections:
+            sums[s.name] = _write_section(f, s, data(s.name))
+        size = f.tell()
+        f.seek(0)
+        f.write(_header(metadata, sections, sums))
     return size
 
 

@@ -27,6 +27,7 @@ from polykv.commands.output import Output
 from polykv.errors import ConfigError, PromptError
 from polykv.file_kind import FileKind, file_kind
 from polykv.report import megabytes
+from polykv.whole_file import check_writable
 
 if TYPE_CHECKING:
     from polykv.engine_request import Generation
@@ -104,6 +105,8 @@ def _check(document: str | None, rest: tuple[str, ...], questions: tuple[str, ..
         raise ConfigError("no question: add -q 'your question' (once per agent)")
     if not all(q.strip() for q in questions):
         raise ConfigError("a question (-q) is empty")
+    if values["save"]:
+        check_writable(values["save"])
 
 
 def read_document(name: str | None) -> str:

@@ -11,6 +11,7 @@ from polykv.commands.ask import read_document
 from polykv.commands.compiling import Compiling
 from polykv.commands.options import backend_option, json_option, model_option
 from polykv.commands.output import Output
+from polykv.whole_file import check_writable
 
 if TYPE_CHECKING:
     from polykv.calibrator import Calibrated
@@ -51,6 +52,8 @@ def command(
     from polykv.calibrator import calibrate
 
     out = Output(as_json)
+    for path in (output, *([] if values is None else [values])):
+        check_writable(path)
     document = read_document(text)
     with Compiling(backend), out.progress("calibrating") as update:
         found = calibrate(

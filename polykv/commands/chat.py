@@ -20,6 +20,7 @@ from polykv.commands.options import (
     show_report,
 )
 from polykv.commands.output import Output
+from polykv.commands.streams import error
 from polykv.errors import PolyKVError
 from polykv.report import megabytes
 
@@ -94,7 +95,7 @@ class Chat:
             try:
                 self.handle(line)
             except PolyKVError as e:
-                click.echo(f"polykv: error: {e}", err=True)
+                error(e)
 
     def handle(self, line: str) -> None:
         """One line: a command or a question."""

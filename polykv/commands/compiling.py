@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from polykv.commands.output import say
+from polykv.commands.streams import say
 
 
 class Compiling:

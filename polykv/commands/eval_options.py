@@ -11,6 +11,7 @@ import click
 from polykv.commands.options import backend_option, calibration_option, codebook_option, json_option, model_option
 from polykv.commands.output import Output
 from polykv.errors import ConfigError
+from polykv.whole_file import check_writable
 
 if TYPE_CHECKING:
     from polykv.evals.arms import Arm, Setting
@@ -103,9 +104,9 @@ def counting(update: Callable[[int, int, str], None], text: str) -> Callable[[in
 
 
 def check_out(path: Path | None) -> None:
-    """Raise ConfigError when a result could not be written, before it is worked for."""
-    if path is not None and not path.absolute().parent.is_dir():
-        raise ConfigError(f"{path}: there is no folder {path.absolute().parent}")
+    """Raise FormatError when a result could not be written, before it is worked for."""
+    if path is not None:
+        check_writable(path)
 
 
 def start_threads(backend: str, threads: int | None) -> None:

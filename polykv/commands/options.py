@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from polykv.commands.compiling import Compiling
-from polykv.commands.output import Output, say
+from polykv.commands.output import Output
+from polykv.commands.streams import say
 from polykv.errors import StrictError
 from polykv.ops import BACKENDS
 
@@ -109,8 +110,11 @@ def sampling(values: dict[str, Any], max_tokens: int) -> dict[str, Any]:
 
 def open_model(values: dict[str, Any], out: Output, compiling: Compiling) -> LLM:
     """Load the model that the options name; with --strict, refuse when loading had to be noted."""
+    from polykv.engine_options import make_request
     from polykv.llm import load
 
+    # Options that no request takes are refused before anything is opened.
+    make_request([0], **sampling(values, SHORT_ANSWER))
     with out.status("loading the model"), compiling:
         llm = load(
             values["model"],

@@ -13,6 +13,8 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from polykv.commands.streams import printable, say
+
 
 class Output:
     """One run's output. as_json: the last line of stdout is one JSON object."""
@@ -91,23 +93,3 @@ class _Console(Console):
     def on_broken_pipe(self) -> None:
         # rich would end the process with code 1; `polykv.cli` knows what to do.
         raise BrokenPipeError
-
-
-def say(line: str) -> None:
-    """A line on stderr, above a spinner or bar that is being shown."""
-    # Not click.echo: it goes around the stream that rich puts in place while it draws, and so into the bar.
-    print(line, file=sys.stderr, flush=True)
-
-
-def printable(text: str) -> str:
-    """Text with control characters (other than newline and tab) made visible: output comes from untrusted files.
-
-    >>> printable("red \\x1b[31m")
-    'red \\\\x1b[31m'
-    """
-    return "".join(c if c in "\n\t" or c.isprintable() or not is_control(c) else f"\\x{ord(c):02x}" for c in text)
-
-
-def is_control(c: str) -> bool:
-    """C0 and C1 control characters and DEL."""
-    return ord(c) < 32 or 127 <= ord(c) < 160

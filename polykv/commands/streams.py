@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
@@ -22,9 +23,30 @@ def prepare() -> None:
     warnings.showwarning = _one_line
 
 
+def say(line: str) -> None:
+    """A line on stderr, above a spinner or bar that is being shown."""
+    # Not click.echo: it goes around the stream that rich puts in place while it draws, and so into the bar.
+    try:
+        print(line, file=sys.stderr, flush=True)
+    except OSError:
+        # Nobody reads it, or its disk is full: results do not end for want of remarks.
+        drop(sys.__stderr__ or sys.stderr)
+
+
+def error(text: object) -> None:
+    """The line of stderr that a run ends with, or a turn of a conversation."""
+    say(f"polykv: error: {printable(str(text))}")
+
+
+def interrupted() -> None:
+    """Say that Ctrl-C ended the run. A second one in the middle of that changes nothing."""
+    with contextlib.suppress(KeyboardInterrupt):
+        say("\npolykv: interrupted")
+
+
 def _one_line(message: Warning | str, *where: object, **more: object) -> None:
     """A warning as users can read it: without the line of source that gave it."""
-    print(f"polykv: warning: {message}", file=sys.stderr, flush=True)
+    say(f"polykv: warning: {message}")
 
 
 def _existing(stream: TextIO | None, mode: Literal["r", "w"]) -> TextIO:
@@ -34,6 +56,20 @@ def _existing(stream: TextIO | None, mode: Literal["r", "w"]) -> TextIO:
     return stream
 
 
-def drop_output() -> None:
-    """Point stdout elsewhere, so that exit does not fail on flush."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def drop(stream: TextIO) -> None:
+    """Point stdout or stderr elsewhere, so that nothing more fails on it, exit included."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def printable(text: str) -> str:
+    """Text with control characters (other than newline and tab) made visible: output comes from untrusted files.
+
+    >>> printable("red \\x1b[31m")
+    'red \\\\x1b[31m'
+    """
+    return "".join(c if c in "\n\t" or c.isprintable() or not is_control(c) else f"\\x{ord(c):02x}" for c in text)
+
+
+def is_control(c: str) -> bool:
+    """C0 and C1 control characters and DEL."""
+    return ord(c) < 32 or 127 <= ord(c) < 160

@@ -11,6 +11,7 @@ from polykv.commands.compiling import Compiling
 from polykv.commands.options import backend_option, codebook_option, json_option
 from polykv.commands.output import Output
 from polykv.errors import ConfigError
+from polykv.whole_file import check_writable
 
 if TYPE_CHECKING:
     from polykv.codebook import Training
@@ -50,8 +51,8 @@ def command(name: str, output: Path | None, as_json: bool, codebooks: tuple[str,
 
     out = Output(as_json)
     (tier,) = with_codebooks((Tier(codec(name), codec(name)),), codebooks)
-    if output is not None and not output.absolute().parent.is_dir():
-        raise ConfigError(f"{output}: there is no folder {output.absolute().parent}")
+    if output is not None:
+        check_writable(output)
     first, second, corpora = _corpora(values, out)
     seeds = range(values["seed"], values["seed"] + values["seeds"])
     with Compiling("cpu"), out.progress("training", unit="rounds") as update:

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from polykv.errors import FormatError
+from polykv.whole_file import whole_file
 
 FORMAT = 1
 Cell = dict[str, Any]
@@ -58,16 +58,10 @@ class Result:
         return value
 
     def save(self, path: Path) -> None:
-        """Write the object to a file, whole or not at all."""
-        part = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            with part.open("w", encoding="utf-8") as f:
-                json.dump(self.to_json(), f, ensure_ascii=False, indent=1)
-                f.write("\n")
-            part.replace(path)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
+        """Write the object to a file, whole or not at all. Raises FormatError when it cannot be written."""
+        text = json.dumps(self.to_json(), ensure_ascii=False, indent=1)
+        with whole_file(path, private=False) as f:
+            f.write(f"{text}\n".encode())
 
     @staticmethod
     def load(path: Path) -> Result:

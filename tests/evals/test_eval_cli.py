@@ -100,7 +100,7 @@ def test_logits(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         (("kld", "--floor", "speed=1"), "NAME=VALUE"),
         (("kld", "--floor", "kld=fast"), "NAME=VALUE"),
         (("kld", "--kv", "q9_0"), "unknown K/V type"),
-        (("kld", "--out", "/no/such/folder/x.json"), "there is no folder"),
+        (("kld", "--out", "/no/such/folder/x.json"), "cannot be written: No such file"),
         (("kld", "--corpus", "/no/such/text"), "cannot be read"),
         (("kld", "--ctx", "1000000"), "outside 2.."),
         (("kld", "--calibration", "/no/such/file"), "file"),

@@ -19,6 +19,7 @@ from polykv.fast.cpu.attend_unit import (
     FACTOR,
     FIRST,
     NEXT_V,
+    PAIRS,
     PANEL,
     REC_V,
     SCALES,
@@ -50,8 +51,8 @@ from polykv.fast.cpu.simd import get_f32, get_i64, load_f, splat_f, store_f, sum
 from polykv.fast.cpu.simd_math import add_f, fma
 from polykv.types import UNIT
 
-# Dims that share a scale, and bytes of a panel of so many.
-GROUP, PAIRS = 32, 64 * UNIT
+# Dims that share a scale.
+GROUP = 32
 ZERO, ONE = np.float32(0), np.float32(1)
 
 

@@ -28,6 +28,8 @@ NEXT_K, NEXT_V = 59, 67
 # Zeros, the first tokens of unpacked pieces.
 ZEROS = 75
 FIELDS = 80
+# Bytes of 32 dims of the values of a unit as pairs of int16 (`lift_pairs`).
+PAIRS = 64 * UNIT
 
 
 @kernel()
@@ -50,7 +52,14 @@ def span_pitch(rows: int) -> Any:
 
 
 @kernel()
-def _parts(rows: int, dk: int, dv: int) -> Any:
+def _panel(dk: int, v_geom: Any) -> Any:
+    """Floats of PANEL: two panels and scratch, or what values of scalar types become (`attend_scalars`): pairs of 32
+    dims and quads, which are many where rotated values are filled up to 128 and keys are not."""
+    return max(2 * _whole(max(dk, UNIT)) * WIDTH + 256, PAIRS // 4 + UNIT * v_geom[STORED] // 4)
+
+
+@kernel()
+def _parts(rows: int, dk: int, dv: int, panel: int) -> Any:
     """Floats of each array, from Q_ROWS to SPAN.
 
     The first three are addresses of the rows in work: of queries, of scores or weights, of sums. Rows are computed in
@@ -69,7 +78,7 @@ def _parts(rows: int, dk: int, dv: int) -> Any:
         rows + 1,
         rows + 1,
         rows + 4,
-        2 * _whole(max(dk, UNIT)) * WIDTH + 256,
+        panel,
         3 * span_pitch(rows) // 4,
     )
 
@@ -84,7 +93,8 @@ def _lines(nbytes: int) -> Any:
 def work_bytes(rows: int, k_geom: Any, v_geom: Any) -> Any:
     """Memory of one worker for tiles of so many rows (query heads of one kv head counted as rows)."""
     size = _lines(8 * FIELDS)
-    for part in _parts(rows, query_floats(k_geom), width_of(v_geom)):
+    dk = query_floats(k_geom)
+    for part in _parts(rows, dk, width_of(v_geom), _panel(dk, v_geom)):
         size += _lines(4 * part)
     return size
 
@@ -99,7 +109,7 @@ def lay_out(work: int, rows: int, k: Any, v: Any, cap: Any) -> Any:
     put_f32(work + 8 * CAP, cap)
     d[ZEROS:] = 0
     at = work + _lines(8 * FIELDS)
-    parts = _parts(rows, dk, dv)
+    parts = _parts(rows, dk, dv, _panel(dk, longs(v[0], GEOM)))
     for i in range(ARRAYS - Q_ROWS):
         d[Q_ROWS + i] = at
         at += _lines(4 * parts[i])
