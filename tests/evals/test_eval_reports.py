@@ -109,4 +109,4 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["eval", "compare", str(a), str(b)]) == 2
     assert run(["eval", "report", str(tmp_path / "none.json")]) == 2
     assert run(["eval", "report", str(a), "--html", "/no/such/folder/x.html"]) == 2
-    assert "there is no folder" in capsys.readouterr().err
+    assert "cannot be written" in capsys.readouterr().err

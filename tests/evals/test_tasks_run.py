@@ -270,7 +270,7 @@ def test_floor(capsys: pytest.CaptureFixture[str]) -> None:
         (["niah", "--tasks", "niah_multiquery", "--depths", "50"], "hides 4 needles"),
         (["niah", "--haystack-file", "nowhere.txt"], "nowhere.txt: cannot be read"),
         (["niah", "--haystack-file", "x.txt", "--corpus", "news"], "give one of them"),
-        (["niah", "-o", "nowhere/niah.json"], "there is no folder"),
+        (["niah", "-o", "nowhere/niah.json"], "cannot be written"),
         (["niah", "--floor", "kld=1"], "names score"),
         (["niah", "--time-limit", "0"], "0.0 is not in the range"),
         (["vt", "--hops", "0"], "0 is not in the range"),
