@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from polykv.cache.clamped import at_limit
 from polykv.types import WEIGHT_BLOCK, Activations, KVArena
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def session_notes(llm: LLM) -> Iterator[str]:
     yield from _activations(llm)
     yield from _padding(llm)
     yield from (str(check) for check in llm.key_checks if check.lost)
+    yield from _clamped(llm)
     if llm.ops.name == "cpu":
         yield from _cpu()
 
@@ -47,6 +49,15 @@ def _activations(llm: LLM) -> Iterator[str]:
             f"{n} of {len(matrices)} weight matrices are {kind}: activations q8 has no effect on them, "
             "they are multiplied in float32, which is exact and slower"
         )
+
+
+def _clamped(llm: LLM) -> Iterator[str]:
+    for side, n in at_limit(llm.cache).items():
+        if n:
+            yield (
+                f"{side}: {n:,} stored vectors are at the limit of their type's fp16 scale (65,504), what lay beyond "
+                "it was clamped: bf16 and f32 hold such values"
+            )
 
 
 def _padding(llm: LLM) -> Iterator[str]:

@@ -133,9 +133,10 @@ def open_model(values: dict[str, Any], out: Output, compiling: Compiling) -> LLM
 
 def check_notes(llm: LLM, strict: bool, out: Output) -> None:
     """Show what was noted about this run; raises StrictError when --strict forbids it."""
-    if strict and llm.notes:
-        raise StrictError("; ".join(llm.notes))
-    for note in llm.notes:
+    notes = llm.notes
+    if strict and notes:
+        raise StrictError("; ".join(notes))
+    for note in notes:
         out.note(note)
 
 
