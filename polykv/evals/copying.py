@@ -22,6 +22,8 @@ from polykv.evals.words import Distinct
 OTHERS = 3
 LADDER = (0.0, 0.25, 0.5, 0.75, 1.0)
 HEX_DIGITS = 40
+# What the worked examples of the structured tasks are about; no key has a name of this form.
+EXAMPLE = "the example"
 
 Fields = dict[str, Any]
 # Types that a field may have, in the words of JSON Schema.
@@ -38,13 +40,15 @@ TOOLS: dict[str, dict[str, str]] = {
 
 @dataclass(frozen=True)
 class Ask:
-    """A record, and how it is asked for. statement: its sentence in the text."""
+    """A record, and how it is asked for. statement: its sentence in the text. before: what is said before the text,
+    with an example of the form wanted: small models repeat an example that they have read last."""
 
     statement: str
     question: str
     prefix: str
     expected: str
     meta: dict[str, Any]
+    before: str = ""
 
 
 def _id(draws: Draws) -> str:
@@ -72,31 +76,51 @@ def ask_hex(key: str, draws: Draws) -> Ask:
 
 
 def ask_json(key: str, draws: Draws) -> Ask:
-    f = _fields(draws)
-    statement = (
-        f"Record of {key}: its serial is {f['serial']}, its owner is {f['owner']}, it has {f['units']} units and is "
-        f"{'active' if f['active'] else 'not active'}."
+    shown, shown_statement = _record(EXAMPLE, draws)
+    fields, statement = _record(key, draws)
+    before = (
+        f"Records are written as JSON objects with exactly these fields: {_signature(RECORD)}. For example, "
+        f'"{shown_statement}" is written {json.dumps(shown)}'
     )
-    question = (
-        f"Write the record of {key} as one JSON object with exactly these fields and types: {json.dumps(RECORD)}. "
-        "Write the object only."
-    )
-    return Ask(statement, question, "{", json.dumps(f), {"kind": "json", "schema": RECORD})
+    question = f"Write the record of {key} in the text above as such a JSON object, and nothing else."
+    return Ask(statement, question, '{"', json.dumps(fields), {"kind": "json", "schema": RECORD}, before)
 
 
 def ask_tool(key: str, draws: Draws) -> Ask:
+    shown, shown_statement = _order(EXAMPLE, draws)
+    call, statement = _order(key, draws)
+    tools = "; ".join(f"{name}({_signature(parameters)})" for name, parameters in TOOLS.items())
+    before = (
+        f"You have these tools: {tools}. Orders are carried out by one call, a JSON object. For example, "
+        f'"{shown_statement}" is carried out by {json.dumps(shown)}'
+    )
+    question = f"Write the call for the order of {key} in the text above as such a JSON object, and nothing else."
+    return Ask(statement, question, '{"', json.dumps(call), {"kind": "tool", "tools": TOOLS}, before)
+
+
+def _record(key: str, draws: Draws) -> tuple[Fields, str]:
+    """A record of RECORD, and its sentence."""
+    f = _fields(draws)
+    active = "active" if f["active"] else "not active"
+    return f, (
+        f"Record of {key}: its serial is {f['serial']}, its owner is {f['owner']}, it has {f['units']} units and is "
+        f"{active}."
+    )
+
+
+def _order(key: str, draws: Draws) -> tuple[Fields, str]:
+    """A call of the first tool, and the sentence that asks for it."""
     f = _fields(draws)
     arguments = {"serial": f["serial"], "to_account": f["owner"], "units": f["units"], "notify": f["active"]}
-    statement = (
-        f"Order of {key}: transfer {f['units']} units of serial {f['serial']} to account {f['owner']} and "
-        f"{'notify' if f['active'] else 'do not notify'} the owner."
+    notify = "notify" if f["active"] else "do not notify"
+    return {"name": next(iter(TOOLS)), "arguments": arguments}, (
+        f"Order of {key}: transfer {f['units']} units of serial {f['serial']} to account {f['owner']} and {notify} the "
+        "owner."
     )
-    question = (
-        f"You have these tools, with the types of their arguments: {json.dumps(TOOLS)}. Carry out the order of {key} "
-        'with one call, as a JSON object {"name": ..., "arguments": {...}}. Write the object only.'
-    )
-    expected = json.dumps({"name": next(iter(TOOLS)), "arguments": arguments})
-    return Ask(statement, question, "{", expected, {"kind": "tool", "tools": TOOLS})
+
+
+def _signature(parameters: dict[str, str]) -> str:
+    return ", ".join(f"{name}: {kind}" for name, kind in parameters.items())
 
 
 # task -> (what makes a record, metric, tokens that its answer may take: one for each character, and room to spare)
@@ -128,7 +152,7 @@ class Copying:
         keys = Distinct(Draws(seed, self.name, index, "keys"), "words")
         asks = [self.make(keys.next(), Draws(seed, self.name, index, "record", i)) for i in range(1 + OTHERS)]
         placed = self._hide([a.statement for a in asks], seed, index, size)
-        head = "Read the following text.\n"
+        head = f"{asks[0].before}\n\nRead the following text.\n".lstrip()
         return Draft(
             prompt=f"{head}{placed.text}\n{asks[0].question}",
             prefix=asks[0].prefix,

@@ -235,7 +235,10 @@ def test_copying(name: str) -> None:
             fields = value if name == "copy_json" else value["arguments"]
             assert fits(value, RECORD) if name == "copy_json" else is_call(value, TOOLS)
             assert all(str(f) in text for f in fields.values() if not isinstance(f, bool))
-            assert draft.prefix == "{"
+            assert draft.prefix == '{"'
+            # The worked example stands before the text and is about nothing that is asked for.
+            shown = json.loads(re.search(r"(?:written|carried out by) ({.*})", draft.prompt[:start])[1])
+            assert set(shown) == set(value) and shown != value
         if index % 5 == 4:
             assert text.rstrip().endswith(draft.prompt[draft.at[0] : end])
     with pytest.raises(ConfigError, match="unknown task 'copy_x'"):
@@ -249,4 +252,4 @@ def test_samples_are_what_they_always_were() -> None:
     for task, index in itertools.product(every_task(), (0, 1)):
         d = task.draft(42, index, 40)
         digest.update(json.dumps([d.prompt, d.prefix, d.expected, d.at, d.history]).encode())
-    assert digest.hexdigest() == "48ff2ef4aa41e6031a33bd95f3e02e926f94f28b1b9366e4035907c6d9cd6bc0"
+    assert digest.hexdigest() == "0cda2a1a076e0f6b16c2c885fcb0d64926c7d1c581756112bf066f864c32381e"
