@@ -5,6 +5,10 @@
                                  perplexity and divergence over windows of a text
     gate.py, gate_run.py         do two runs choose the same tokens, and does it matter where they do not
     damage.py                    candidates broken on purpose, which the gate must refuse
+    needles.py, tracking.py, rewrites.py, counting.py, copying.py
+                                 tasks that make questions with known answers (sample.py)
+    fit.py, answers.py, scoring.py, cells.py, suite.py
+                                 questions of a length, answers of a model, what they are worth
     result.py, stamp.py          one JSON object per evaluation, which says what it was made of
     statistics.py                intervals
 

@@ -48,7 +48,7 @@ def open_setting(
     ops, loaded = operations.load(backend), load_model(resolve(model))
     limit = loaded.config.context
     if not 2 <= ctx <= limit:
-        raise ConfigError(f"windows of {ctx:,} tokens are outside 2..{limit:,}, the range of this model")
+        raise ConfigError(f"sequences of {ctx:,} tokens are outside 2..{limit:,}, the range of this model")
     return Setting(loaded.for_context(ctx), ops, activations, decode)
 
 

@@ -262,7 +262,7 @@ def test_floor(capsys: pytest.CaptureFixture[str]) -> None:
         (["niah", "--samples", "0"], "0 is not in the range x>=1"),
         (["niah", "--lengths", "900,x"], "--lengths '900,x': whole numbers of 1 or more"),
         (["niah", "--lengths", ""], "whole numbers of 1 or more"),
-        (["niah", "--lengths", "99999"], "99,999 tokens"),
+        (["niah", "--lengths", "99999"], "sequences of 99,999 tokens are outside"),
         (["niah", "--lengths", "200"], "niah_single_1 does not fit into 200 tokens"),
         (["niah", "--lengths", "900", "--kv", "f16", "--kv", "f17"], "f17"),
         (["niah", "--depths", "120"], "--depths '120': percentages of 0 to 100"),
