@@ -197,7 +197,7 @@ def test_niah(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for part in (
         "niah: f16 (string_match_all, plain text)",
         "niah by depth and length: turbo3",
-        "less f16",
+        "niah: turbo3 less f16, on the same samples",
         "80% - 100%",
     ):
         assert part in text
