@@ -52,8 +52,19 @@ class WeightType(IntEnum):
     BF16 = 30
 
 
+class Resident(IntEnum):
+    """Storage types that a backend makes of a matrix when it is loaded; no file has them.
+
+    Q8_0_PLANES: the values of Q8_0, the upper four bits of all codes before the lower ones (`polykv.ref.screen`).
+    """
+
+    Q8_0_PLANES = -8
+
+
+MatrixType = WeightType | Resident
+
 # (values, bytes) of one storage block; spec: GGUF quantized weight types.
-WEIGHT_BLOCK: dict[WeightType, tuple[int, int]] = {
+WEIGHT_BLOCK: dict[MatrixType, tuple[int, int]] = {
     WeightType.F32: (1, 4),
     WeightType.F16: (1, 2),
     WeightType.BF16: (1, 2),
@@ -69,6 +80,7 @@ WEIGHT_BLOCK: dict[WeightType, tuple[int, int]] = {
     WeightType.Q6_K: (256, 210),
     WeightType.IQ4_NL: (32, 18),
     WeightType.IQ4_XS: (256, 136),
+    Resident.Q8_0_PLANES: (32, 34),
 }
 
 
@@ -76,10 +88,11 @@ WEIGHT_BLOCK: dict[WeightType, tuple[int, int]] = {
 class QuantTensor:
     """A weight matrix as its file has it: y = x @ W.T with W [rows, cols].
 
-    `data` is uint8 [rows, row_bytes], C-contiguous, usually a view of a memory map. Blocks run along a row.
+    `data` is uint8 [rows, row_bytes], C-contiguous, usually a view of a memory map. Blocks run along a row, but for
+    `Resident` types, whose layout concerns the matrix as a whole.
     """
 
-    type: WeightType
+    type: MatrixType
     data: U8
     cols: int
 
@@ -332,10 +345,37 @@ class Stack:
 
 
 @dataclass(frozen=True, eq=False)
+class Screen:
+    """What tells rows of an output matrix that may have the largest logit from those that cannot (`polykv.ref.screen`).
+
+    inverse float32 [E]: 1 / S, S a positive factor for every column. bounds float32 [V]: at least the length of S times
+    what an estimate leaves out of a row, rounding included. largest: at least the length of S times any row.
+    """
+
+    inverse: F32
+    bounds: F32
+    largest: float
+
+
+@dataclass(frozen=True, eq=False)
 class HeadWeights:
-    """Final norm and output matrix [V, E]."""
+    """Final norm and output matrix [V, E]. screen: None = greedy tokens take all logits."""
 
     norm: F32
     out: QuantTensor
     softcap: float  # 0 = none
     eps: float
+    screen: Screen | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Greedy:
+    """Most likely tokens of R rows.
+
+    ids int32 [R]: the lowest id of those with the largest logit. logits float32 [R]: that logit, or NaN when any logit
+    of the row is not finite. exact int32 [R]: how many logits were computed exactly, V when all of them.
+    """
+
+    ids: I32
+    logits: F32
+    exact: I32
