@@ -17,7 +17,7 @@ from polykv.fast.cpu.entry import entry
 from polykv.fast.cpu.linear import address
 from polykv.fast.cpu.linear_planes import LOWER, MIDDLE, NIBBLES, UPPER
 from polykv.fast.cpu.linear_types import LOWER_ROW, UPPER_ROW, slot
-from polykv.fast.cpu.simd import get_f32, load_f, splat_f, splat_i, store_f, store_u16x8
+from polykv.fast.cpu.simd import get_f32, splat_f, splat_i, store_f, store_u16x8
 from polykv.fast.cpu.simd_math import field, fma, low_half, mul_f, sub_i, to_f
 from polykv.fast.cpu.simd_planes import store_planes
 from polykv.fast.cpu.simd_weights import gather2, gather16

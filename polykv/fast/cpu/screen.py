@@ -19,10 +19,10 @@ from polykv.fast.cpu.entry import entry
 from polykv.fast.cpu.head import head
 from polykv.fast.cpu.linear import address
 from polykv.fast.cpu.linear_ahead import AHEAD, ask
+from polykv.fast.cpu.linear_code import code
 from polykv.fast.cpu.linear_planes import LOWER, ROW, UPPER, few_planes, screen_tile
 from polykv.fast.cpu.linear_team import copies, copy_of, norm_phase
 from polykv.fast.cpu.linear_types import UPPER_ROW, pitch_at, slot
-from polykv.fast.cpu.linear_code import code
 from polykv.fast.cpu.q8 import BLOCK
 from polykv.fast.cpu.simd import get_f32, get_f64, get_i32, load_f, load_i8x8, put_f32, put_i32, splat_f, store_f, top_f
 from polykv.fast.cpu.simd_math import fma, mul_f, to_f
