@@ -78,8 +78,8 @@ def load(
     or "q8" (rows rounded to int8 per 32 values before each matrix product; default of cpu). ctx: longest sequence in
     tokens (default: the model's, at most 8192). cache_tokens: cells of all sequences together (default 4 * ctx).
     threads: worker threads of the cpu backend (default: all cores). chunk: prompt tokens per step. calibration: file of
-    factors for the channels of K (`polykv calibrate`), or what `polykv.calibrate` found; calibration_v: file for V. screen: find greedy tokens in half of the output matrix where that
-    pays (`polykv.model.screen`), which changes no token.
+    factors for the channels of K (`polykv calibrate`), or what `polykv.calibrate` found; calibration_v: file for V.
+    screen: find greedy tokens in half of the output matrix where that pays (`polykv.model.screen`); it changes no token.
 
     Raises a PolyKVError for anything that is wrong with the file or the arguments.
     """
@@ -104,8 +104,8 @@ def load(
     cells = SEQUENCES_OF_FULL_LENGTH * context if cache_tokens is None else cache_tokens
     cache = KVPool(ops, loaded.config, stored, fingerprint=loaded.fingerprint, max_tokens=cells)
     cache.equalize(_calibration(calibration, calibration_v))
-    runner = Runner(ops, loaded, cache, choose_activations(backend, activations))
     tokenizer = Tokenizer.from_gguf(loaded.gguf.metadata)
+    mode, unscreened = choose_activations(backend, activations), "switched off"
     if screen:
         loaded, unscreened = screened(ops, loaded, stored, tokenizer.encode, mode)
     runner = Runner(ops, loaded, cache, mode)

@@ -16,7 +16,7 @@ columns that are always large cost little. A bad choice costs time, never correc
 
 Rounding: with n blocks of 32 columns, both sums are chains of n fused products, off by at most (n + 2) 2^-24 times the
 sum of sizes of their terms, which |S W_r| |x / S| bounds, as it does for W' with |S R_r| added. Products of scales are
-rounded in both in the same way. Together that is less than (n + 2) 2^-22 |S W_r| |x / S|, so `bounds` adds the first part.
+rounded in both in the same way. Together that is less than (n + 2) 2^-22 |S W_r| |x / S|: `bounds` adds it.
 Factors lie in [2^-10, 1], so the bound of a row that is not zero is far above denormals, whatever x.
 
 This backend reads everything: `greedy` takes all logits. `split` and `candidates` say what a fast one does.

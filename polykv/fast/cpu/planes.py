@@ -30,8 +30,8 @@ PIECE, CHUNK = 16 << 20, 64
 LEAST, MOST = 1.0, 1024.0
 NOTHING, LARGEST_CODE = np.float32(0), 128
 
-# The integers of a job: addresses of the file's rows and of the two planes, all of the piece's first row, of the squares
-# of factors by column and by block, and of what comes out; ROWS is the piece's.
+# The integers of a job: addresses of the file's rows and of the two planes, all of the piece's first row, of squares of
+# factors by column and by block, and of what comes out; ROWS is the piece's.
 SOURCE, TO_UPPER, TO_LOWER, ROWS, COLS, SQUARES, SUMS, LEFT_OUT, LENGTHS = range(9)
 
 
