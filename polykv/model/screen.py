@@ -56,6 +56,8 @@ def screened(
     def give_back(row: int) -> None:
         model.gguf.give_back(name, row * head.out.data.shape[1])
 
+    # What was read so far: some embeddings, and whatever large pages brought along.
+    give_back(head.out.rows)
     inverse = factors(ops.rms_norm(h, head.norm, head.eps))
     found = ops.prepare_head(head, inverse, converted=give_back)
     if found.screen is None:

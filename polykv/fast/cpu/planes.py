@@ -25,7 +25,7 @@ from polykv.fast.cpu.team import TEAM, claim, finish_and_claim, wait
 from polykv.types import F32, HeadWeights, QuantTensor, Resident, Screen, WeightType
 
 # Bytes of the matrix that are converted at a time, and tiles that a worker takes.
-PIECE, CHUNK = 16 << 20, 64
+PIECE, CHUNK = 4 << 20, 16
 # Limits of `inverse`: so large a spread of factors says all that there is to say (see `polykv.ref.screen`).
 LEAST, MOST = 1.0, 1024.0
 NOTHING, LARGEST_CODE = np.float32(0), 128
