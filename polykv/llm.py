@@ -79,7 +79,7 @@ def load(
     tokens (default: the model's, at most 8192). cache_tokens: cells of all sequences together (default 4 * ctx).
     threads: worker threads of the cpu backend (default: all cores). chunk: prompt tokens per step. calibration: file of
     factors for the channels of K (`polykv calibrate`), or what `polykv.calibrate` found; calibration_v: file for V.
-    screen: find greedy tokens in half of the output matrix where that pays (`polykv.model.screen`); it changes no token.
+    screen: find greedy tokens in half of the output matrix where that pays (`polykv.model.screen`); changes no token.
 
     Raises a PolyKVError for anything that is wrong with the file or the arguments.
     """
