@@ -13,7 +13,7 @@ import polykv
 from polykv.cache.sequence import Sequence
 from polykv.errors import PolyKVError
 from polykv.llm import LLM
-from polykv.model import screen
+from polykv.model import runner, screen
 from polykv.model.runner import Logits
 from polykv.types import Resident, WeightType
 
@@ -24,6 +24,7 @@ def tiny(name: str, monkeypatch: pytest.MonkeyPatch, **options: object) -> LLM:
     """A tiny model whose head is screened however little that saves."""
     monkeypatch.setattr(screen, "SMALL", 0)
     monkeypatch.setattr(screen, "MOST", 1.0)
+    monkeypatch.setattr(runner, "WIDE", 2.0)
     return polykv.load(tiny_path(name, "q8_0"), activations="q8", ctx=1024, **options)
 
 
@@ -70,36 +71,49 @@ def test_a_penalty_of_one_is_greedy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_next_tokens_are_those_of_the_logits(monkeypatch: pytest.MonkeyPatch) -> None:
-    runner = tiny("gemma3", monkeypatch).engine.runner
+    llm = tiny("gemma3", monkeypatch)
     ids = [np.random.default_rng(i).integers(4, 300, 5 + i).tolist() for i in range(4)]
-    items = [[(Sequence(runner.pool), i) for i in ids] for _ in range(3)]
-    want = runner.step(items[0], [Logits.ALL, Logits.NONE, Logits.LAST, Logits.LAST])
-    got = runner.next_tokens(items[1], [Logits.ALL, Logits.NONE, Logits.LAST, Logits.LAST])
+    items = [[(Sequence(llm.cache), i) for i in ids] for _ in range(3)]
+    step, next_tokens = llm.engine.runner.step, llm.engine.runner.next_tokens
+    want = step(items[0], [Logits.ALL, Logits.NONE, Logits.LAST, Logits.LAST])
+    got = next_tokens(items[1], [Logits.ALL, Logits.NONE, Logits.LAST, Logits.LAST])
     assert np.array_equal(got, want.argmax(axis=1)) and got.dtype == np.int32
-    assert runner.next_tokens(items[2], Logits.NONE).shape == (0,)
-    assert runner.next_tokens([]).shape == (0,)
-    one = [[(Sequence(runner.pool), ids[0])] for _ in range(2)]
-    assert runner.next_tokens(one[0])[0] == runner.step(one[1])[0].argmax()
-    assert runner.counters.screened_rows == 1
+    assert next_tokens(items[2], Logits.NONE).shape == (0,)
+    assert next_tokens([]).shape == (0,)
+    one = [[(Sequence(llm.cache), ids[0])] for _ in range(2)]
+    assert next_tokens(one[0])[0] == step(one[1])[0].argmax()
+    assert llm.engine.runner.counters.screened_rows == 1
 
 
 def test_logits_that_are_not_finite_undo_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
     llm = tiny("llama", monkeypatch)
-    runner = llm.engine.runner
+    steps = llm.engine.runner
     sequence = Sequence(llm.cache)
-    runner.next_tokens([(sequence, [5, 6, 7])])
-    before = runner.counters.steps
-    weights = runner.transformer.stack.layers[0].mlp.norm
+    steps.next_tokens([(sequence, [5, 6, 7])])
+    before = steps.counters.steps
+    weights = steps.transformer.stack.layers[0].mlp.norm
     kept = weights.copy()
     weights[...] = np.nan
-    for step in (runner.step, runner.next_tokens):
+    for step in (steps.step, steps.next_tokens):
         with pytest.raises(PolyKVError, match=r"not finite \(1 of 1 rows\)"):
             step([(sequence, [8])])
-        assert sequence.length == 3 and runner.counters.steps == before
+        assert sequence.length == 3 and steps.counters.steps == before
     with pytest.raises(PolyKVError, match="not finite"):
         llm.generate("x", max_tokens=3)
     weights[...] = kept
-    assert runner.next_tokens([(sequence, [8])]).shape == (1,)
+    assert steps.next_tokens([(sequence, [8])]).shape == (1,)
+
+
+def test_a_screen_that_does_not_pay_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    llm = tiny("llama", monkeypatch)
+    want = llm.generate("x", max_tokens=20, ignore_eog=True).tokens
+    monkeypatch.setattr(runner, "WIDE", 0.0)
+    monkeypatch.setattr(runner, "REST", 4)
+    c = llm.engine.runner.counters
+    before = c.screened_rows
+    assert llm.generate("x", max_tokens=20, ignore_eog=True).tokens == want
+    # One of five: after each that was screened four were not.
+    assert c.screened_rows - before == 4
 
 
 def test_ctrl_c_at_any_line(monkeypatch: pytest.MonkeyPatch) -> None:

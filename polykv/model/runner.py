@@ -25,6 +25,10 @@ from polykv.model.transformer import Observer, Transformer
 from polykv.ops import Ops
 from polykv.types import F32, I32, Activations, Greedy, Slots
 
+# A step whose rows together took more than this part of all logits would have been faster without a screen; so are
+# probably those that follow, for it is the text that makes a model unsure. So many of them take all logits at once.
+WIDE, REST = 0.4, 8
+
 T = TypeVar("T")
 Batch = list[tuple[Sequence, list[int]]]
 
@@ -67,6 +71,7 @@ class Runner:
         self.pool = pool
         self.transformer = Transformer(ops, model, pool, activations, observer)
         self.counters = StepCounters()
+        self._rest = 0
         self.vocab = model.config.vocab
 
     def step(self, batch: Batch, logits: Logits | list[Logits] = Logits.LAST, *, out: F32 | None = None) -> F32:
@@ -89,16 +94,24 @@ class Runner:
         `Ops.sample` at temperature 0 give. room: see `Ops.greedy`. Raises what `step` raises."""
 
         def head(h: F32) -> Greedy:
-            found = self.transformer.greedy(h, room)
+            found = self.transformer.greedy(h, room, screen=self._rest == 0)
             _refuse(np.isnan(found.logits))
             return found
 
         found = self.run(batch, logits, head)
-        screened = found.exact < self.vocab
-        self.counters.greedy_rows += len(screened)
-        self.counters.screened_rows += int(screened.sum())
-        self.counters.exact_logits += int(found.exact[screened].sum())
+        self._count(found.exact)
         return found.ids
+
+    def _count(self, exact: I32) -> None:
+        """Take note of how many logits the rows of a step took."""
+        screened = exact[exact < self.vocab]
+        self.counters.greedy_rows += len(exact)
+        self.counters.screened_rows += len(screened)
+        self.counters.exact_logits += int(screened.sum())
+        if screened.sum() > WIDE * self.vocab:
+            self._rest = REST
+        elif self._rest > 0:
+            self._rest -= 1
 
     def run(self, batch: Batch, wanted: Logits | list[Logits], finish: Callable[[F32], T]) -> T:
         """A step that ends with finish(h), h [rows asked for, E] before the final norm; an exception of it undoes the

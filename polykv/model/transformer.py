@@ -33,7 +33,7 @@ class Transformer:
         self, ops: Ops, model: Model, pool: KVPool, activations: Activations, observer: Observer | None = None
     ) -> None:
         self.ops, self.config, self.activations = ops, model.config, activations
-        self._embedding, self._head = model.embedding, model.head
+        self._embedding, self._head, self._whole = model.embedding, model.head, replace(model.head, screen=None)
         self._pool, self._observer = pool, observer
         ropes: dict[str, int] = {}
         self.ropes: list[RopeConfig] = []
@@ -89,8 +89,8 @@ class Transformer:
             return np.zeros((0, self.config.vocab), np.float32)
         return self.ops.head(h, self._head, activations=self.activations, out=out)
 
-    def greedy(self, h: F32, room: F32 | None = None) -> Greedy:
-        """The most likely tokens of hidden rows; room: see `Ops.greedy`."""
+    def greedy(self, h: F32, room: F32 | None = None, *, screen: bool = True) -> Greedy:
+        """The most likely tokens of hidden rows; room: see `Ops.greedy`. screen: use that of the head, if any."""
         if len(h) == 0:
             return Greedy(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.int32))
-        return self.ops.greedy(h, self._head, activations=self.activations, room=room)
+        return self.ops.greedy(h, self._head if screen else self._whole, activations=self.activations, room=room)
