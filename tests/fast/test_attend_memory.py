@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 from attend_cases import answer, error, problem
@@ -9,7 +11,7 @@ from attend_cases import answer, error, problem
 from polykv.cache.codecs import CODECS, VARIANTS
 from polykv.fast.cpu import attend
 from polykv.fast.cpu.linear import address
-from polykv.fast.cpu.team import LINE, TEAM
+from polykv.fast.cpu.team import LINE, TEAM, set_threads, threads
 
 NAMES = (*CODECS, *VARIANTS)
 MARK, BEHIND = 0xA5, 1 << 16
@@ -47,3 +49,19 @@ def test_a_worker_stays_in_its_memory(dim: int, monkeypatch: pytest.MonkeyPatch)
                 got, _ = attend(p.q, s, p.kv, scale=dim**-0.5)
             fence.check()
             assert error(got, answer(p.q, s, p.kv, dim**-0.5)[0]) < 1e-4, f"{k}/{v}"
+
+
+def test_a_job_keeps_the_workers_that_its_memory_was_measured_for() -> None:
+    """Another thread that sets their number (it opens a second model, say) waits until the job is done."""
+    before = threads()
+    setting = threading.Thread(target=set_threads, args=(1,))
+    try:
+        with TEAM.lock:
+            TEAM.workers = 2
+            setting.start()
+            setting.join(0.2)
+            assert TEAM.workers == 2
+        setting.join()
+        assert TEAM.workers == 1
+    finally:
+        set_threads(before)

@@ -202,8 +202,10 @@ def threads() -> int:
 
 
 def set_threads(n: int) -> None:
-    """Use n workers from now on. Raises ConfigError for more than the machine has processors."""
+    """Use n workers from the next job on. Raises ConfigError for more than the machine has processors."""
     most = len(processors())
     if not 1 <= n <= most:
         raise ConfigError(f"threads must be 1 to {most} on this machine, not {n}")
-    TEAM.workers = n
+    # A job of another thread has its memory measured for as many as it began with.
+    with TEAM.lock:
+        TEAM.workers = n
