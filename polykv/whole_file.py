@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import secrets
 import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,17 +25,16 @@ def whole_file(path: str | Path, *, private: bool = True) -> Iterator[BinaryIO]:
     path = Path(path)
     with _told(path):
         _check_kind(path)
-        fd, temp = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:32]}.")
+        # Named before it is there: Ctrl-C in the moment of its making leaves nothing.
+        temp = path.with_name(f".{path.name[:32]}.{secrets.token_hex(6)}")
         try:
-            with open(fd, "wb") as f:
+            with open(temp, "xb", opener=partial(os.open, mode=0o600 if private else 0o666)) as f:
                 yield f
                 f.flush()
-                if not private:
-                    os.fchmod(f.fileno(), 0o644)
                 os.fsync(f.fileno())
             os.replace(temp, path)
         except BaseException:
-            Path(temp).unlink(missing_ok=True)
+            temp.unlink(missing_ok=True)
             raise
         directory = os.open(path.parent, os.O_RDONLY)
         try:

@@ -7,6 +7,7 @@ import stat
 from pathlib import Path
 
 import pytest
+from interrupts import interrupt_at
 
 from polykv.errors import FormatError
 from polykv.whole_file import check_writable, whole_file
@@ -18,12 +19,16 @@ def left(folder: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in folder.iterdir()}
 
 
-@pytest.mark.parametrize(("private", "mode"), [(True, 0o600), (False, 0o644)])
+@pytest.mark.parametrize(("private", "mode"), [(True, 0o600), (False, 0o640)])
 def test_a_file_takes_the_place_of_another(tmp_path: Path, private: bool, mode: int) -> None:
-    for content in (b"a longer one", b"short"):
-        with whole_file(tmp_path / "x", private=private) as f:
-            f.write(content)
-        assert left(tmp_path) == {"x": content}
+    before = os.umask(0o027)
+    try:
+        for content in (b"a longer one", b"short"):
+            with whole_file(tmp_path / "x", private=private) as f:
+                f.write(content)
+            assert left(tmp_path) == {"x": content}
+    finally:
+        os.umask(before)
     if os.name == "posix":
         assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == mode
 
@@ -35,6 +40,20 @@ def test_what_was_there_stays_when_writing_breaks_off(tmp_path: Path, raised: Ba
         f.write(b"new")
         raise raised
     assert left(tmp_path) == {"x": b"old"}
+
+
+def test_ctrl_c_at_any_line_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None:
+    def write() -> None:
+        with whole_file(tmp_path / "x") as f:
+            f.write(b"new")
+
+    n = 0
+    (tmp_path / "x").write_bytes(b"old")
+    while interrupt_at(n, write, ("/polykv/whole_file",)):
+        assert left(tmp_path) in ({"x": b"old"}, {"x": b"new"}), n
+        (tmp_path / "x").write_bytes(b"old")
+        n += 1
+    assert n > 10
 
 
 def test_a_full_disk_is_a_typed_error(tmp_path: Path) -> None:
