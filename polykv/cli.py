@@ -65,7 +65,7 @@ def group(ctx: click.Context) -> None:
 def main() -> None:
     """Run the command line and exit."""
     streams.prepare()
-    sys.exit(run(sys.argv[1:]))
+    streams.leave(run(sys.argv[1:]))
 
 
 def run(args: list[str]) -> int:
@@ -86,7 +86,7 @@ def run(args: list[str]) -> int:
         streams.error(f"{e.format_message()}{hint}")
         return 2
     except (KeyboardInterrupt, click.Abort):
-        streams.interrupted()
+        streams.say("\npolykv: interrupted")
         return 130
     except BrokenPipeError:
         # The reader of a pipe left (`polykv ask | head`).

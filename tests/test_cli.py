@@ -6,6 +6,7 @@ import importlib
 import io
 import json
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -161,18 +162,27 @@ def test_interrupt(
     assert "interrupted" in err
 
 
-def test_an_impatient_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C again while the first one is answered."""
-
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("polykv.doctor.examine", interrupted)
-    monkeypatch.setattr("polykv.commands.streams.say", interrupted)
-    monkeypatch.setattr("sys.argv", ["polykv", "doctor"])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert ended.value.code == 130
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+@pytest.mark.parametrize("where", ["polykv.doctor.examine", "polykv.commands.streams.say", "sys.exit", "gc"])
+def test_an_impatient_interrupt(where: str) -> None:
+    """Ctrl-C again, while the first one is answered or the process ends: no traceback from anywhere."""
+    code = """
+import signal, sys, polykv.cli as c, polykv.doctor, polykv.commands.streams
+class Final:
+    def __del__(self): raise KeyboardInterrupt
+def interrupted(*_): raise KeyboardInterrupt
+where = sys.argv[1]
+if where == "gc":
+    def interrupted(*_): Final(); raise KeyboardInterrupt
+    where = "polykv.doctor.examine"
+polykv.doctor.examine = interrupted
+exec(f"{where} = interrupted")
+sys.argv = ["polykv", "doctor"]
+c.main()
+"""
+    done = subprocess.run([sys.executable, "-c", code, where], capture_output=True, text=True, timeout=60)
+    assert done.returncode in (130, -signal.SIGINT)
+    assert (done.stdout, done.stderr.strip()) in (("", ""), ("", "polykv: interrupted"))
 
 
 def test_environment_gives_defaults(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

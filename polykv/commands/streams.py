@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
+import signal
 import sys
 import warnings
-from typing import Literal, TextIO
+from types import TracebackType
+from typing import Literal, NoReturn, TextIO
 
 
 def prepare() -> None:
@@ -21,6 +22,7 @@ def prepare() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="replace")
     warnings.showwarning = _one_line
+    sys.excepthook, sys.unraisablehook = _uncaught, _unraisable
 
 
 def say(line: str) -> None:
@@ -38,10 +40,23 @@ def error(text: object) -> None:
     say(f"polykv: error: {printable(str(text))}")
 
 
-def interrupted() -> None:
-    """Say that Ctrl-C ended the run. A second one in the middle of that changes nothing."""
-    with contextlib.suppress(KeyboardInterrupt):
-        say("\npolykv: interrupted")
+def leave(code: int) -> NoReturn:
+    """Exit. Ctrl-C from here on ends the process at once."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    sys.exit(code)
+
+
+def _uncaught(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+    """No traceback for Ctrl-C again and again, which may hit the answer to the first one; the process ends all the
+    same, by the signal."""
+    if not issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, value, trace)
+
+
+def _unraisable(event: sys.UnraisableHookArgs) -> None:
+    """The same where nobody can catch it, as in a finalizer."""
+    if not issubclass(event.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(event)
 
 
 def _one_line(message: Warning | str, *where: object, **more: object) -> None:
