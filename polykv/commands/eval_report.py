@@ -10,7 +10,7 @@ import click
 from polykv.commands.eval_options import Decorator, chain, check_out, show
 from polykv.commands.options import json_option
 from polykv.commands.output import Output
-from polykv.errors import ConfigError, PromptError
+from polykv.errors import ConfigError, FormatError, PromptError
 
 if TYPE_CHECKING:
     from polykv.evals.result import Result
@@ -31,6 +31,7 @@ def report(file: Path, **values: Any) -> None:
     output = Output()
     check_reports(values)
     result = _read(file)
+    _check(result, file)
     show(output, result)
     output.text(f"verdict: {result.verdict.value}" + "".join(f"; {r}" for r in result.reasons))
     write_reports(result, values, output)
@@ -78,6 +79,16 @@ def _write(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as e:
         raise ConfigError(f"{path}: cannot be written: {e.strerror or e}") from None
+
+
+def _check(result: Result, path: Path) -> None:
+    """Raise FormatError for a file whose cells lack what its tables show: somebody else wrote or changed it."""
+    from polykv.evals.tables import tables
+
+    try:
+        tables(result)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as e:
+        raise FormatError(path, "cells", f"not those of kind {result.kind!r:.40} ({type(e).__name__}: {e})") from None
 
 
 def _read(path: Path) -> Result:

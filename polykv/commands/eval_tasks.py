@@ -147,7 +147,7 @@ def _evaluate(kind: str, grid: Sequence[tuple[Task, int]], values: dict[str, Any
     from polykv.evals.result import Result
     from polykv.evals.session import session
     from polykv.evals.stamp import stamp
-    from polykv.evals.suite import Arms, Suite, objections, settings, shortfalls
+    from polykv.evals.suite import Arms, Suite, blind, objections, settings, shortfalls
     from polykv.llm import choose_activations
 
     output = Output(values["as_json"])
@@ -166,11 +166,12 @@ def _evaluate(kind: str, grid: Sequence[tuple[Task, int]], values: dict[str, Any
                 arm.name, llm, time_limit=values["time_limit"], on_progress=counting(update, f"answers of {arm.name}")
             )
         show(output, Result(kind, {}, {}, cells))
-    for remark in suite.remarks():
+    remarks = [*suite.remarks(), *blind(found.cells)]
+    for remark in remarks:
         output.text(remark)
     chosen = {name: values[name] for name in ("corpus", "time_limit") if values.get(name) is not None}
     made = stamp(setting.model, backend=setting.ops.name, activations=activations, threads=values["threads"])
-    result = Result(kind, made, settings(suite, **chosen, **more), found.cells)
+    result = Result(kind, made, settings(suite, remarks, **chosen, **more), found.cells)
     conclude(output, result.judge(objections(found.cells), shortfalls(found.cells, floor)), values["out"])
 
 

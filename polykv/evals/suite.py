@@ -126,6 +126,14 @@ def objections(cells: Seq[Cell]) -> list[str]:
     return found
 
 
+def blind(cells: Seq[Cell]) -> list[str]:
+    """Rows of the first arm that score 0, so that nothing can be lost there, when there are others to compare."""
+    control = [c for c in cells if c["kv"] == cells[0]["kv"]]
+    if len(control) == len(cells):
+        return []
+    return [f"{_where(c)} scores 0: that says nothing about the other types" for c in control if c["score"] == 0]
+
+
 def shortfalls(cells: Iterable[Cell], floor: float | None) -> list[str]:
     """Cells whose score is below a floor, 0 to 100."""
     if floor is None:
@@ -134,10 +142,10 @@ def shortfalls(cells: Iterable[Cell], floor: float | None) -> list[str]:
     return [f"{_where(c)}: {c['score']:g} is below the floor of {floor:g}" for c in low]
 
 
-def settings(suite: Suite, **more: Any) -> dict[str, Any]:
-    """What makes the samples, for a result."""
+def settings(suite: Suite, remarks: list[str], **more: Any) -> dict[str, Any]:
+    """What makes the samples, and what has to be known about the figures, for a result."""
     grid = [f"{task.name} at {length:,}" for task, length in suite.grid]
-    return {"grid": grid, "samples": suite.n, "seed": suite.seed, "remarks": suite.remarks(), **more}
+    return {"grid": grid, "samples": suite.n, "seed": suite.seed, "remarks": remarks, **more}
 
 
 def _where(cell: Cell) -> str:

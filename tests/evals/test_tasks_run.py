@@ -20,7 +20,7 @@ from polykv.evals.needles import niah
 from polykv.evals.result import Result
 from polykv.evals.rewrites import Rewrites
 from polykv.evals.sample import Sample
-from polykv.evals.suite import Arms, Suite, objections, settings, shortfalls
+from polykv.evals.suite import Arms, Suite, blind, objections, settings, shortfalls
 from polykv.evals.tracking import Tracking
 from polykv.llm import LLM
 
@@ -116,7 +116,8 @@ def test_arms_are_compared_on_the_same_samples(monkeypatch: pytest.MonkeyPatch) 
         "turbo3, vt at 1,900: 25 is below the floor of 30",
     ]
     assert shortfalls(arms.cells, None) == []
-    made = settings(suite, corpus="x")
+    assert blind(arms.cells) == []
+    made = settings(suite, suite.remarks(), corpus="x")
     assert made["grid"][1] == "vt at 1,900" and exact["budget"] == 128
     assert "one answer moves a score by 20 points" in made["remarks"][0]
 
@@ -126,9 +127,10 @@ def test_what_means_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     suite = Suite(((NEEDLE, 900),), n=2, seed=1)
     arms = Arms(suite)
     arms.add("f16", tiny_llm(kv="f16"))
-    assert not objections(arms.cells)
+    assert not objections(arms.cells) and not blind(arms.cells)
     arms.add("turbo3", tiny_llm(kv="turbo3"))
     assert objections(arms.cells) == ["f16 scores 0 everywhere: what the other types lose cannot be seen"]
+    assert blind(arms.cells) == ["f16, niah_single_1 at 900 scores 0: that says nothing about the other types"]
     empty = Arms(Suite(((NEEDLE, 900),), n=1, seed=1))
     empty.add("f16", tiny_llm(kv="f16"))
     assert objections(empty.cells) == ["f16, niah_single_1 at 900: no data, every answer was empty or ran out of time"]
@@ -208,6 +210,12 @@ def test_niah(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert "Needles in a haystack" in mark.read_text() and "Score by depth and length" in html.read_text()
     assert polykv(["eval", "compare", str(out), str(out)]) == 0
     assert "8 cells in common, 0 figures differ" in capsys.readouterr().out
+    for name in ("score", "by_depth", "figures", "kv"):
+        damaged = json.loads(out.read_text())
+        del damaged["cells"][1][name]
+        (tmp_path / "damaged.json").write_text(json.dumps(damaged))
+        assert polykv(["eval", "report", str(tmp_path / "damaged.json")]) == 2
+        assert "cells: not those of kind 'niah'" in capsys.readouterr().err
     alone, again, _ = ask(capsys, "niah", "--kv", "f16", *tasks)
     assert alone == 0
 
