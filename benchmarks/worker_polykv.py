@@ -1,4 +1,5 @@
-"""The side of the benchmark that is ours: steps of polykv's runner, without sampling or text."""
+"""The side of the benchmark that is ours: steps of polykv's runner, without text. Decoding chooses greedy tokens, as
+the engine does, and goes on with them."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ class Worker(Side):
             self._run(tokens(n))
         self.sequence.trim(0)
         forks = [self.sequence.fork() for _ in range(2)]
-        self.runner.step([(f, [5]) for f in forks])
+        for n in (1, 2):
+            self.runner.next_tokens([(f, [5]) for f in forks[:n]])
         for f in forks:
             f.free()
         return {}
@@ -52,15 +54,25 @@ class Worker(Side):
         return {"depth": self.sequence.length}
 
     def agents(self, n: int, steps: int) -> dict[str, Any]:
-        """Seconds for `steps` tokens of each of n forks of the sequence."""
-        forks = [self.sequence.fork() for _ in range(n)]
+        """Seconds for `steps` tokens of each of n forks of the sequence, the choice included."""
+        forks, room = [self.sequence.fork() for _ in range(n)], np.empty((n, self.runner.vocab), np.float32)
+        chosen = tokens(n, seed=5)
         began = time.perf_counter()
-        for i in tokens(steps, seed=5):
-            self.runner.step([(f, [i]) for f in forks])
+        for _ in range(steps):
+            batch = [(f, [i]) for f, i in zip(forks, chosen, strict=True)]
+            chosen = self.runner.next_tokens(batch, room=room).tolist()
         seconds = time.perf_counter() - began
         for f in forks:
             f.free()
         return {"s": seconds}
+
+    def decode(self, n: int) -> dict[str, Any]:
+        """Seconds for n tokens, one after the other, each of them the choice of the step before."""
+        chosen = tokens(1, seed=4)
+        began = time.perf_counter()
+        for _ in range(n):
+            chosen = self.runner.next_tokens([(self.sequence, chosen)], room=self.logits).tolist()
+        return {"s": time.perf_counter() - began}
 
     def overhead(self, n: int) -> dict[str, Any]:
         """Share of decode time that is spent outside operations, that is in Python."""

@@ -173,18 +173,24 @@ class Engine:
             return False
         began = time.perf_counter()
         wants = [Logits.LAST if self._completes(r, ids) and r.max_tokens != 0 else Logits.NONE for r, ids in batch]
+        ready = [r for (r, _), w in zip(batch, wants, strict=True) if w is Logits.LAST]
+        # Greedy tokens do not need all logits.
+        greedy = all(r.sampling.greedy for r in ready)
         try:
-            out = self._room(wants.count(Logits.LAST))
-            logits = self.runner.step([(sequence_of(r), ids) for r, ids in batch], wants, out=out)
+            room, items = self._room(len(ready)), [(sequence_of(r), ids) for r, ids in batch]
+            if greedy:
+                tokens = self.runner.next_tokens(items, wants, room=room).tolist()
+            else:
+                logits = self.runner.step(items, wants, out=room)
         except CapacityError as e:
             if not self._schedule.make_room():
                 # The last one that runs; it may be that of another thread.
                 batch[0][0].error = e
                 self._schedule.end(batch[0][0], Finish.CANCELLED)
             return True
-        ready = [r for (r, _), w in zip(batch, wants, strict=True) if w is Logits.LAST]
         self._account(batch, time.perf_counter() - began)
-        self._choose(ready, logits)
+        for request, token in zip(ready, tokens if greedy else self._choose(ready, logits), strict=True):
+            self._accept(request, token)
         for r, _ in batch:
             if not r.done and r.max_tokens == 0 and sequence_of(r).length == len(r.prompt):
                 self._schedule.end(r, Finish.LENGTH)
@@ -200,8 +206,8 @@ class Engine:
         return self._logits[:n]
 
     def _catch_up(self) -> None:
-        """After a step that was interrupted between the model and the choice, go back by the token whose logits were
-        lost: the next step gives the same ones."""
+        """After a step that was interrupted between the model and the choice, go back by the token whose logits, or
+        whose successor, were lost: the next step gives the same ones."""
         for r in self._schedule.interrupted():
             sequence = sequence_of(r)
             if sequence.length >= len(r.ids):
@@ -227,14 +233,10 @@ class Engine:
                 r.prefill_s += seconds
                 r.read = sequence_of(r).length
 
-    def _choose(self, ready: list[Request], logits: F32) -> None:
-        if not ready:
-            return
-        ids = choose(
+    def _choose(self, ready: list[Request], logits: F32) -> list[int]:
+        return choose(
             self._ops, logits, [r.sampling for r in ready], [r.ids for r in ready], [r.n_generated for r in ready]
         )
-        for request, token in zip(ready, ids, strict=True):
-            self._accept(request, token)
 
     def _accept(self, request: Request, token: int) -> None:
         """Append a chosen token and apply the rules that end a generation."""

@@ -35,6 +35,7 @@ from polykv.errors import ConfigError, PromptError
 from polykv.model.key_bias import AUTO, KeyCheck, asked_tiers, protect_keys
 from polykv.model.loader import Model, load_model
 from polykv.model.runner import Logits, Runner
+from polykv.model.screen import screened
 from polykv.model.support import check_model
 from polykv.notes import EMPTY_DOCUMENT, NO_TEMPLATE, session_notes, shorter_context
 from polykv.prompt import Message, Prompts
@@ -66,6 +67,7 @@ def load(
     chunk: int = 512,
     calibration: str | Path | Calibration | None = None,
     calibration_v: str | Path | None = None,
+    screen: bool = True,
 ) -> LLM:
     """Open a model.
 
@@ -77,6 +79,7 @@ def load(
     tokens (default: the model's, at most 8192). cache_tokens: cells of all sequences together (default 4 * ctx).
     threads: worker threads of the cpu backend (default: all cores). chunk: prompt tokens per step. calibration: file of
     factors for the channels of K (`polykv calibrate`), or what `polykv.calibrate` found; calibration_v: file for V.
+    screen: find greedy tokens in half of the output matrix where that pays (`polykv.model.screen`); changes no token.
 
     Raises a PolyKVError for anything that is wrong with the file or the arguments.
     """
@@ -102,12 +105,15 @@ def load(
     cells = SEQUENCES_OF_FULL_LENGTH * context if cache_tokens is None else cache_tokens
     cache = KVPool(ops, loaded.config, stored, fingerprint=loaded.fingerprint, max_tokens=cells)
     cache.equalize(_calibration(calibration, calibration_v))
-    runner = Runner(ops, loaded, cache, choose_activations(backend, activations))
     tokenizer = Tokenizer.from_gguf(loaded.gguf.metadata)
+    mode, unscreened = choose_activations(backend, activations), "switched off"
+    if screen:
+        loaded, unscreened = screened(ops, loaded, stored, tokenizer.encode, mode)
+    runner = Runner(ops, loaded, cache, mode)
     template = ChatTemplate.from_gguf(loaded.gguf.metadata, tokenizer)
     engine = Engine(ops, runner, tokenizer, context=context, chunk=chunk)
     name = tiers_text(tiers) if kv.strip().startswith(AUTO) else kv
-    llm = LLM(loaded, ops, engine, Prompts(tokenizer, template), name, checks)
+    llm = LLM(loaded, ops, engine, Prompts(tokenizer, template), name, checks, unscreened)
     if ctx is None and context < limit:
         llm.note(shorter_context(context, limit))
     return llm
@@ -155,9 +161,10 @@ class LLM:
         prompts: Prompts,
         kv: str,
         key_checks: tuple[KeyCheck, ...] = (),
+        unscreened: str = "",
     ) -> None:
-        # key_checks: of the layers whose keys have a bias.
-        self.key_checks = key_checks
+        # key_checks: of the layers whose keys have a bias. unscreened: why greedy tokens take all logits, or "".
+        self.key_checks, self.unscreened = key_checks, unscreened
         self.model, self.ops, self.engine, self.prompts, self.kv = model, ops, engine, prompts, kv
         self.config, self.tokenizer, self.context = model.config, prompts.tokenizer, engine.context
         self._said: list[str] = []

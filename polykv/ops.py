@@ -22,7 +22,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from types import ModuleType
 from typing import Any, Protocol, cast
@@ -40,16 +40,17 @@ from polykv.types import (
     AttentionWeights,
     Codec,
     Glu,
+    Greedy,
     HeadWeights,
     KVArena,
     LayerKV,
+    MatrixType,
     MlpWeights,
     QuantTensor,
     Seals,
     Segments,
     Slots,
     Stack,
-    WeightType,
 )
 
 BACKENDS = ("ref", "cpu")
@@ -221,6 +222,21 @@ class Ops(Protocol):
         """Logits [R, V] = softcap(W norm(h))."""
         ...
 
+    def greedy(self, h: F32, w: HeadWeights, *, activations: Activations, room: F32 | None = None) -> Greedy:
+        """What `sample` chooses at temperature 0 from the backend's own `head` of h [R, E], bit for bit, without all of
+        the logits where the head has a screen. room [R, V]: memory for logits, whose contents mean nothing afterwards.
+        """
+        ...
+
+    def prepare_head(self, w: HeadWeights, inverse: F32, *, converted: Callable[[int], None]) -> HeadWeights:
+        """The same head as the backend likes it best for `greedy`; as it is where there is nothing to prepare. Results
+        of all operations stay the same, bit for bit.
+
+        inverse [E], in [1, 1024]: 1 / S of `polykv.ref.screen`. converted(row): rows of W before `row` have been read
+        and will not be read again.
+        """
+        ...
+
 
 AGREEMENT: dict[str, Agreement] = {
     "dequantize": Agreement.ULP,
@@ -247,6 +263,8 @@ AGREEMENT: dict[str, Agreement] = {
     "mlp_block": Agreement.RATIO,
     "layers": Agreement.RATIO,
     "head": Agreement.RATIO,
+    "greedy": Agreement.RATIO,
+    "prepare_head": Agreement.ULP,
 }
 
 
@@ -257,7 +275,7 @@ class Limits(Protocol):
         """Whether K and V of a layer can be stored in these types, and read by `attend`."""
         ...
 
-    def supports_weight(self, kind: WeightType) -> str | None:
+    def supports_weight(self, kind: MatrixType) -> str | None:
         """Whether weights of this type can be multiplied and looked up."""
         ...
 

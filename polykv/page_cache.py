@@ -38,6 +38,16 @@ def forget(path: Path) -> None:
             os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
+def give_back(mapping: mmap.mmap, first: int, last: int) -> None:
+    """Take the pages of bytes first .. last - 1 out of this process's memory; a later access finds them again. For
+    files, and mappings that nobody writes to, only."""
+    if sys.platform == "linux":
+        # Neighbours that share a page lose it too: whole pages only, and nothing is lost.
+        start = first // mmap.PAGESIZE * mmap.PAGESIZE
+        with contextlib.suppress(OSError):
+            mapping.madvise(mmap.MADV_DONTNEED, start, last - start)
+
+
 def in_large_pages(path: Path) -> tuple[int, int]:
     """(bytes in large pages, bytes resident) of this process's mappings of a file; (0, 0) where that is not told."""
     large = resident = 0

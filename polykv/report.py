@@ -34,6 +34,7 @@ def make_report(llm: LLM) -> Report:
         "model": {
             "name": llm.config.name,
             "arch": llm.config.arch,
+            "vocab": llm.config.vocab,
             "file": str(llm.model.gguf.path),
             "fingerprint": llm.model.fingerprint,
             "notes": list(llm.notes),
@@ -43,6 +44,7 @@ def make_report(llm: LLM) -> Report:
         "kv": llm.kv,
         "calibration": llm.cache.calibration.identity(),
         "key_bias": [asdict(check) for check in llm.key_checks],
+        "screen": llm.unscreened or "on",
         "context": llm.context,
         "layers": [_layer(llm, i) for i in range(len(llm.config.layers))],
         "ops": dict(llm.ops.source),
@@ -99,6 +101,7 @@ def _summary(report: Report) -> RenderableType:
         ("K/V", report["kv"]),
         ("calibration", report["calibration"]),
         ("activations", report["activations"]),
+        ("greedy tokens", _greedy(report)),
         ("context", f"{report['context']:,} tokens"),
         ("weights", megabytes(report["bytes"]["weights"])),
         ("model file in large pages", megabytes(report["bytes"]["file_in_large_pages"])),
@@ -113,6 +116,16 @@ def _summary(report: Report) -> RenderableType:
     for note in report["model"]["notes"]:
         table.add_row("note", note)
     return table
+
+
+def _greedy(report: Report) -> str:
+    """How much of the output matrix greedy tokens took."""
+    c = report["counters"]["runner"]
+    if not c["screened_rows"]:
+        why = "" if report["screen"] == "on" else f" ({report['screen']})"
+        return f"{c['greedy_rows']:,}, from all logits{why}"
+    part = c["exact_logits"] / c["screened_rows"] / report["model"]["vocab"]
+    return f"{c['greedy_rows']:,}, {c['screened_rows']:,} of them screened, {part:.1%} of their logits computed exactly"
 
 
 def _layers(report: Report) -> RenderableType:

@@ -47,6 +47,11 @@ class SamplingParams:
         _whole("seed", self.seed, 2**64)
 
     @property
+    def greedy(self) -> bool:
+        """Whether the token is that with the largest logit of the model."""
+        return self.temperature == 0 and not self.penalizes
+
+    @property
     def penalizes(self) -> bool:
         return self.repetition_penalty != 1.0 and self.penalty_window > 0
 

@@ -7,7 +7,8 @@ Letters used for shapes everywhere in this project:
     F feed-forward width                V vocabulary      N blocks
 
 Nothing here computes. The backends (`ref`, `fast.cpu`) import this file and no other of polykv but `errors` and
-`hadamard`. `Codec` and what belongs to it are defined in `polykv.codec`.
+`hadamard`. `Codec` and what belongs to it are defined in `polykv.codec`, matrices in
+`polykv.matrix`.
 """
 
 from __future__ import annotations
@@ -22,74 +23,19 @@ import numpy.typing as npt
 from polykv.codec import Codec as Codec
 from polykv.codec import Family as Family
 from polykv.codec import Signs as Signs
+from polykv.matrix import U8 as U8
+from polykv.matrix import WEIGHT_BLOCK as WEIGHT_BLOCK
+from polykv.matrix import MatrixType as MatrixType
+from polykv.matrix import QuantTensor as QuantTensor
+from polykv.matrix import Resident as Resident
+from polykv.matrix import WeightType as WeightType
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
-U8 = npt.NDArray[np.uint8]
 
 # Positions that attention folds at once, [UNIT * u, UNIT * (u + 1)). The order of sums is fixed by units, whatever the
 # block size; so the cells of one unit that a row sees must all be in one of its segments.
 UNIT = 64
-
-
-class WeightType(IntEnum):
-    """Storage types of weights, numbered as in GGUF files."""
-
-    F32 = 0
-    F16 = 1
-    Q4_0 = 2
-    Q4_1 = 3
-    Q5_0 = 6
-    Q5_1 = 7
-    Q8_0 = 8
-    Q2_K = 10
-    Q3_K = 11
-    Q4_K = 12
-    Q5_K = 13
-    Q6_K = 14
-    IQ4_NL = 20
-    IQ4_XS = 23
-    BF16 = 30
-
-
-# (values, bytes) of one storage block; spec: GGUF quantized weight types.
-WEIGHT_BLOCK: dict[WeightType, tuple[int, int]] = {
-    WeightType.F32: (1, 4),
-    WeightType.F16: (1, 2),
-    WeightType.BF16: (1, 2),
-    WeightType.Q4_0: (32, 18),
-    WeightType.Q4_1: (32, 20),
-    WeightType.Q5_0: (32, 22),
-    WeightType.Q5_1: (32, 24),
-    WeightType.Q8_0: (32, 34),
-    WeightType.Q2_K: (256, 84),
-    WeightType.Q3_K: (256, 110),
-    WeightType.Q4_K: (256, 144),
-    WeightType.Q5_K: (256, 176),
-    WeightType.Q6_K: (256, 210),
-    WeightType.IQ4_NL: (32, 18),
-    WeightType.IQ4_XS: (256, 136),
-}
-
-
-@dataclass(frozen=True, eq=False)
-class QuantTensor:
-    """A weight matrix as its file has it: y = x @ W.T with W [rows, cols].
-
-    `data` is uint8 [rows, row_bytes], C-contiguous, usually a view of a memory map. Blocks run along a row.
-    """
-
-    type: WeightType
-    data: U8
-    cols: int
-
-    @property
-    def rows(self) -> int:
-        return int(self.data.shape[0])
-
-    @property
-    def nbytes(self) -> int:
-        return int(self.data.nbytes)
 
 
 class Activations(IntEnum):
@@ -332,10 +278,37 @@ class Stack:
 
 
 @dataclass(frozen=True, eq=False)
+class Screen:
+    """What tells rows of an output matrix that may have the largest logit from those that cannot (`polykv.ref.screen`).
+
+    inverse float32 [E]: 1 / S, S a positive factor for every column. bounds float32 [V]: at least the length of S times
+    what an estimate leaves out of a row, rounding included. largest: at least the length of S times any row.
+    """
+
+    inverse: F32
+    bounds: F32
+    largest: float
+
+
+@dataclass(frozen=True, eq=False)
 class HeadWeights:
-    """Final norm and output matrix [V, E]."""
+    """Final norm and output matrix [V, E]. screen: None = greedy tokens take all logits."""
 
     norm: F32
     out: QuantTensor
     softcap: float  # 0 = none
     eps: float
+    screen: Screen | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Greedy:
+    """Most likely tokens of R rows.
+
+    ids int32 [R]: the lowest id of those with the largest logit. logits float32 [R]: that logit, or NaN when any logit
+    of the row is not finite. exact int32 [R]: how many logits were computed exactly, V when all of them.
+    """
+
+    ids: I32
+    logits: F32
+    exact: I32

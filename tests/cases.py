@@ -10,6 +10,7 @@ from __future__ import annotations
 import case_attention
 import case_centered
 import case_elementwise
+import case_head
 import case_kv
 import case_model
 import case_weights
@@ -22,6 +23,7 @@ CASES: tuple[Case, ...] = (
     *case_attention.cases(),
     *case_model.cases(),
     *case_centered.cases(),
+    *case_head.cases(),
 )
 
 

@@ -215,7 +215,7 @@ def test_interrupt_while_a_model_runs(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("polykv.model.runner.Runner.step", interrupted)
+    monkeypatch.setattr("polykv.model.runner.Runner.run", interrupted)
     assert cli.run(["ask", document, "-m", TINY, "-q", "Who?"]) == 130
     assert "Traceback" not in capsys.readouterr().err
 

@@ -281,25 +281,28 @@ def test_the_same_prompt_again_and_again_among_others(name: str) -> None:
     assert sum(m.counters["evicted"] for m in engine.pool.managers) > 0
 
 
-def test_logits_that_are_not_finite_never_become_a_token(monkeypatch) -> None:
+@pytest.mark.parametrize(("op", "penalty"), [("greedy", 1.0), ("head", 1.1)])
+def test_logits_that_are_not_finite_never_become_a_token(op: str, penalty: float, monkeypatch) -> None:
     engine = tiny_engine("llama")
     ops = engine.runner.transformer.ops
-    head, calls = ops.head, []
+    real, calls = getattr(ops, op), []
+    want = engine.run([request(20, 10, repetition_penalty=penalty)])[0].tokens
+    free = used(engine)
 
     def broken(*args, **kwargs):
         calls.append(1)
-        logits = head(*args, **kwargs)
+        found = real(*args, **kwargs)
         if len(calls) == 3:
-            logits[0, 5] = np.nan
-        return logits
+            (found.logits if op == "greedy" else found)[0, ...] = np.nan
+        return found
 
-    monkeypatch.setattr(ops, "head", broken)
-    r = request(20, 10)
+    monkeypatch.setattr(ops, op, broken)
+    r = request(20, 10, repetition_penalty=penalty)
     with pytest.raises(PolyKVError, match="not finite"):
         engine.run([r])
-    assert r.result().tokens == alone("llama", 20, 10).tokens[:2]
-    assert used(engine) == 0
-    assert engine.run([request(20, 10)])[0].tokens == alone("llama", 20, 10).tokens
+    assert r.result().tokens == want[:2]
+    assert used(engine) == free == 0
+    assert engine.run([request(20, 10, repetition_penalty=penalty)])[0].tokens == want
 
 
 def test_the_repetition_penalty_sees_its_window_only() -> None:

@@ -67,11 +67,11 @@ def test_a_stream_goes_on_after_another_request_was_interrupted_between_model_an
     want = llm.generate("alone", max_tokens=12, ignore_eog=True)
     stream = llm.stream("alone", max_tokens=12, ignore_eog=True)
     text = next(stream)
-    choose = llm.engine._choose
-    monkeypatch.setattr(llm.engine, "_choose", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+    accept = llm.engine._accept
+    monkeypatch.setattr(llm.engine, "_accept", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         llm.generate("beside", max_tokens=12)
-    monkeypatch.setattr(llm.engine, "_choose", choose)
+    monkeypatch.setattr(llm.engine, "_accept", accept)
     assert text + "".join(stream) == want.text
     assert stream.generation.tokens == want.tokens
 

@@ -24,7 +24,8 @@ FRONT = {"__main__", "cli", "commands", "doctor"}
 ALLOWED: dict[str, set[str]] = {
     "hadamard": set(),
     "codec": {"hadamard"},
-    "types": {"codec"},
+    "matrix": set(),
+    "types": {"codec", "matrix"},
     "errors": set(),
     "arguments": {"errors"},
     "file_kind": set(),

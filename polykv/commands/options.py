@@ -83,6 +83,11 @@ run_options = _chain(
     click.option("--threads", type=click.IntRange(min=1), default=None, help="Worker threads; default all cores."),
     calibration_option,
     calibration_v_option,
+    click.option(
+        "--screen/--no-screen",
+        default=True,
+        help="Greedy tokens from half of the output matrix, where that pays; the same tokens.",
+    ),
     json_option,
     click.option("--strict", is_flag=True, help="Anything that would be reported as a note is an error (exit 3)."),
     click.option("--report", is_flag=True, help="Print what ran: implementations, bytes, tokens/s."),
@@ -126,6 +131,7 @@ def open_model(values: dict[str, Any], out: Output, compiling: Compiling) -> LLM
             threads=values["threads"],
             calibration=values["calibration"],
             calibration_v=values["calibration_v"],
+            screen=values["screen"],
         )
     check_notes(llm, values["strict"], out)
     return llm

@@ -24,7 +24,7 @@ import numpy as np
 from polykv.errors import FormatError, UnsupportedError
 from polykv.model.gguf_diagnose import likely_cause
 from polykv.model.gguf_scan import RawTensor, Scanner
-from polykv.page_cache import ask_for_large_pages
+from polykv.page_cache import ask_for_large_pages, give_back
 from polykv.types import F32, U8, WEIGHT_BLOCK, QuantTensor, WeightType
 
 DEFAULT_ALIGNMENT = 32
@@ -60,6 +60,7 @@ class GgufFile:
     tensors: dict[str, TensorInfo]
     header_bytes: int
     data: U8
+    mapping: mmap
     notes: tuple[str, ...] = ()
 
     def info(self, name: str) -> TensorInfo:
@@ -91,6 +92,10 @@ class GgufFile:
                 return (raw.view("<u2").astype(np.uint32) << 16).view(np.float32)
         raise UnsupportedError(f"{self.path}: {name}: a vector of type {t.type.name}; expected F32, F16 or BF16")
 
+    def give_back(self, name: str, nbytes: int) -> None:
+        """Take the first bytes of a tensor out of memory: they will not be read again soon. The file stays mapped."""
+        give_back(self.mapping, self.info(name).offset, self.info(name).offset + nbytes)
+
     @cached_property
     def _fingerprint(self) -> str:
         h = hashlib.blake2b(digest_size=16)
@@ -115,7 +120,8 @@ def read_gguf(path: str | Path) -> GgufFile:
     split files that this build does not read.
     """
     path = Path(path)
-    scan = Scanner(path, _map(path))
+    mapping = _map(path)
+    scan = Scanner(path, mapping)
     n_tensors, n_kv = scan.counts()
     metadata = scan.metadata(n_kv)
     _refuse_split(path, metadata)
@@ -128,9 +134,9 @@ def read_gguf(path: str | Path) -> GgufFile:
     notes: tuple[str, ...] = ()
     if scan.size - end > alignment:
         notes = (f"{scan.size - end} bytes after the last tensor are ignored",)
-    data = np.frombuffer(scan.buf, np.uint8)
+    data = np.frombuffer(mapping, np.uint8)
     version = int.from_bytes(scan.buf[4:8], "little")
-    return GgufFile(path, version, alignment, metadata, {t.name: t for t in tensors}, scan.pos, data, notes)
+    return GgufFile(path, version, alignment, metadata, {t.name: t for t in tensors}, scan.pos, data, mapping, notes)
 
 
 def _map(path: Path) -> mmap:

@@ -8,7 +8,7 @@ from polykv.cache.support import kv_reasons, refusal
 from polykv.config import CacheConfig
 from polykv.model.loader import Model
 from polykv.ops import BACKENDS, Limits, LoadedOps, load
-from polykv.types import WeightType
+from polykv.types import MatrixType
 
 
 def reasons(limits: Limits, model: Model, cache: CacheConfig) -> list[str]:
@@ -29,7 +29,7 @@ def check_model(ops: LoadedOps, model: Model, cache: CacheConfig) -> None:
         raise refusal(ops.name, found, others)
 
 
-def _matrix_types(model: Model) -> Counter[WeightType]:
+def _matrix_types(model: Model) -> Counter[MatrixType]:
     """How many matrices there are of each type, embedding and head included."""
     lookup = [] if model.head.out is model.embedding else [model.embedding]
     return Counter(w.type for w in (*model.matrices, *lookup))

@@ -1,6 +1,6 @@
 """The forward pass: a `ModelConfig` and its weights, interpreted layer by layer.
 
-    h = embed(ids);  for each layer: h += attention(h), h += mlp(h);  logits = head(h[rows])
+    h = embed(ids);  for each layer: h += attention(h), h += mlp(h);  logits = head(h[rows]), or greedy(h[rows])
 
 Nothing here knows an architecture by name: what differs between models is in the configuration (windows, rope, scales)
 and in which weights are present (norms). Everything that stays the same from step to step (weights, arenas, which cache
@@ -20,7 +20,7 @@ from polykv.config import RopeConfig
 from polykv.model.loader import Model
 from polykv.model.rope import angles
 from polykv.ops import Ops
-from polykv.types import F32, I32, Activations, Angles, Layer, Segments, Slots, Stack
+from polykv.types import F32, I32, Activations, Angles, Greedy, Layer, Segments, Slots, Stack
 
 # Sees (layer, h [R, E], angles of the layer's rope) before each layer; h is only valid during the call.
 Observer = Callable[[int, F32, Angles], None]
@@ -33,7 +33,7 @@ class Transformer:
         self, ops: Ops, model: Model, pool: KVPool, activations: Activations, observer: Observer | None = None
     ) -> None:
         self.ops, self.config, self.activations = ops, model.config, activations
-        self._embedding, self._head = model.embedding, model.head
+        self._embedding, self._head, self._whole = model.embedding, model.head, replace(model.head, screen=None)
         self._pool, self._observer = pool, observer
         ropes: dict[str, int] = {}
         self.ropes: list[RopeConfig] = []
@@ -65,16 +65,8 @@ class Transformer:
         """Rope angles of the rows at `positions` [R], one entry per distinct rope of the model."""
         return [angles(rope, positions) for rope in self.ropes]
 
-    def forward(
-        self,
-        ids: I32,
-        positions: I32,
-        slots: Seq[Slots],
-        segments: Seq[Segments],
-        head_rows: I32,
-        out: F32 | None = None,
-    ) -> F32:
-        """Logits [len(head_rows), V] of the rows `head_rows`, after writing K and V of all rows ids [R] to the cache.
+    def hidden(self, ids: I32, positions: I32, slots: Seq[Slots], segments: Seq[Segments], head_rows: I32) -> F32:
+        """h [len(head_rows), E] of the rows `head_rows`, after writing K and V of all rows ids [R] to the cache.
 
         slots and segments: one entry per cache group.
         """
@@ -89,8 +81,16 @@ class Transformer:
             for i, layer in enumerate(self.stack.layers):
                 self._observer(i, h, ropes[layer.rope])
                 ops.layers(h, Stack((layer,)), ropes, segments, slots, activations=act)
-        if len(head_rows) == 0:
+        return h if len(head_rows) == len(h) else h[head_rows]
+
+    def logits(self, h: F32, out: F32 | None = None) -> F32:
+        """Logits [R, V] of hidden rows."""
+        if len(h) == 0:
             return np.zeros((0, self.config.vocab), np.float32)
-        if len(head_rows) < len(h):
-            h = h[head_rows]
-        return ops.head(h, self._head, activations=act, out=out)
+        return self.ops.head(h, self._head, activations=self.activations, out=out)
+
+    def greedy(self, h: F32, room: F32 | None = None, *, screen: bool = True) -> Greedy:
+        """The most likely tokens of hidden rows; room: see `Ops.greedy`. screen: use that of the head, if any."""
+        if len(h) == 0:
+            return Greedy(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.int32))
+        return self.ops.greedy(h, self._head if screen else self._whole, activations=self.activations, room=room)

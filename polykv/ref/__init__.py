@@ -11,6 +11,7 @@ It defines what the operations mean; fast backends are tested against it. One id
     attention   attention over segments, on codes; merge
     sampling    penalties and the choice of a token
     composites  attention block, MLP block, embedding, head
+    screen      greedy tokens, and why half of the output matrix is enough for them
     limits      what cannot be stored or multiplied
 """
 
@@ -25,6 +26,7 @@ from polykv.ref.merge import merge
 from polykv.ref.norm import rms_norm
 from polykv.ref.rope import rope
 from polykv.ref.sampling import penalize, sample
+from polykv.ref.screen import greedy, prepare_head
 from polykv.ref.storage import kv_alloc, kv_append, kv_grow, kv_pack, kv_read, kv_seal, kv_unpack
 from polykv.ref.weights import dequantize
 
@@ -37,6 +39,7 @@ __all__ = [
     "encode",
     "fwht",
     "glu",
+    "greedy",
     "head",
     "kv_alloc",
     "kv_append",
@@ -50,6 +53,7 @@ __all__ = [
     "merge",
     "mlp_block",
     "penalize",
+    "prepare_head",
     "rms_norm",
     "rope",
     "sample",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from polykv.ref.lloyd_max import BITS
 from polykv.ref.weights import DECODERS
-from polykv.types import Codec, Family, WeightType
+from polykv.types import Codec, Family, MatrixType
 
 
 def supports_kv(k: Codec, v: Codec, head_dim: int, block_size: int) -> str | None:
@@ -18,6 +18,6 @@ def supports_kv(k: Codec, v: Codec, head_dim: int, block_size: int) -> str | Non
     return None
 
 
-def supports_weight(kind: WeightType) -> str | None:
+def supports_weight(kind: MatrixType) -> str | None:
     """None, or why matrices of this type cannot be multiplied."""
     return None if kind in DECODERS else f"no decoder for {kind.name}"

@@ -11,9 +11,9 @@ from collections.abc import Callable
 import numpy as np
 
 from polykv.ref import quants_iq, quants_k, quants_legacy
-from polykv.types import F32, I32, U8, WEIGHT_BLOCK, QuantTensor, WeightType
+from polykv.types import F32, I32, U8, WEIGHT_BLOCK, MatrixType, QuantTensor, WeightType
 
-DECODERS: dict[WeightType, Callable[[U8], F32]] = {
+DECODERS: dict[MatrixType, Callable[[U8], F32]] = {
     WeightType.F32: quants_legacy.f32,
     WeightType.F16: quants_legacy.f16,
     WeightType.BF16: quants_legacy.bf16,

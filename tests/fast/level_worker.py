@@ -1,5 +1,5 @@
-"""Run by test_levels.py in a process of its own: products of all weight types, attention and trellis paths, saved to
-the file argv[1].
+"""Run by test_levels.py in a process of its own: products of all weight types, greedy tokens, attention and trellis
+paths, saved to the file argv[1].
 
 The level of the kernels is what numba is told about the processor (NUMBA_CPU_NAME, NUMBA_CPU_FEATURES) when a process
 starts, so every level needs its own process.
@@ -20,10 +20,12 @@ from case_base import FLOATS, normal, seeded, weight
 from polykv.cache.codecs import codec
 from polykv.fast.cpu import attend
 from polykv.fast.cpu.linear import linear
+from polykv.fast.cpu.planes import prepare_head
+from polykv.fast.cpu.screen import greedy
 from polykv.fast.cpu.simd_core import level
 from polykv.fast.cpu.trellis import search, work_bytes
 from polykv.fast.cpu.trellis_tables import constants
-from polykv.types import WEIGHT_BLOCK, Activations, WeightType
+from polykv.types import WEIGHT_BLOCK, Activations, HeadWeights, WeightType
 
 
 def products() -> dict[str, np.ndarray]:
@@ -37,6 +39,18 @@ def products() -> dict[str, np.ndarray]:
         for mode in Activations:
             for n in (5, 3, 1):
                 results[f"{kind.name}-{mode.name}-{n}"] = linear(x[:n], w, activations=mode)
+    return results
+
+
+def tokens() -> dict[str, np.ndarray]:
+    """Greedy tokens by a screen, their logits and what was computed for them, and products with planes."""
+    w = HeadWeights(np.ones(544, np.float32), weight(seeded("screen"), WeightType.Q8_0, 1000, 544), 0.0, 1e-6)
+    h = normal(seeded("states"), 24, 544)
+    found = prepare_head(w, np.full(544, 2, np.float32), converted=lambda row: None)
+    results = {f"planes-{n}": linear(h[:n], found.out, activations=Activations.Q8) for n in (1, 3, 24)}
+    greedies = [greedy(h[r : r + 2], found, activations=Activations.Q8) for r in range(0, 24, 2)]
+    for field in ("ids", "logits", "exact"):
+        results[f"greedy-{field}"] = np.concatenate([getattr(g, field) for g in greedies])
     return results
 
 
@@ -76,4 +90,4 @@ def errors() -> dict[str, np.ndarray]:
 
 
 if __name__ == "__main__":
-    np.savez(sys.argv[1], **products(), **attentions(), **errors())
+    np.savez(sys.argv[1], **products(), **tokens(), **attentions(), **errors())

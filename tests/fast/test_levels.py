@@ -1,4 +1,4 @@
-"""Every instruction level that this processor can run gives the same products, attention and trellis paths.
+"""Every instruction level that this processor can run gives the same products, tokens, attention and trellis paths.
 
 Integer sums are exact at every level, and with fused multiply-adds the float sums have the same roundings: AVX2 and
 VNNI agree bit for bit. The portable level has no fused multiply-add on x86 and differs by roundings, of which one can
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from level_worker import attentions, errors, products
+from level_worker import attentions, errors, products, tokens
 
 from polykv.fast.cpu.simd_core import Level, features, level
 
@@ -26,7 +26,7 @@ TARGETS = {
 
 @pytest.fixture(scope="module")
 def here() -> dict[str, np.ndarray]:
-    return products() | attentions() | errors()
+    return products() | tokens() | attentions() | errors()
 
 
 @pytest.mark.parametrize("wanted", TARGETS, ids=lambda w: w.name)
@@ -51,4 +51,8 @@ def test_lower_level(wanted: Level, here: dict[str, np.ndarray], tmp_path: Path)
             # rotated queries, where keys are.
             integers = any(f"/{name}" in key for name in ("turbo3", "q", "iq4_nl"))
             integers |= key.startswith(("turbo8/", "turbo3_tcq/"))
+            if key == "greedy-exact":
+                # How near a bound is to the limit may be a matter of roundings.
+                assert np.abs(y - here[key]).max() <= 16
+                continue
             assert error < (1e-5 if integers or key == "turbo3-112" else 2e-6), key

@@ -17,8 +17,10 @@ from polykv.fast.cpu.linear import linear
 from polykv.fast.cpu.merge import merge
 from polykv.fast.cpu.mlp import mlp_block
 from polykv.fast.cpu.norm import rms_norm
+from polykv.fast.cpu.planes import prepare_head
 from polykv.fast.cpu.rope import rope
 from polykv.fast.cpu.sample import penalize, sample
+from polykv.fast.cpu.screen import greedy
 
 __all__ = [
     "attend",
@@ -29,6 +31,7 @@ __all__ = [
     "encode",
     "fwht",
     "glu",
+    "greedy",
     "head",
     "kv_alloc",
     "kv_append",
@@ -42,6 +45,7 @@ __all__ = [
     "merge",
     "mlp_block",
     "penalize",
+    "prepare_head",
     "rms_norm",
     "rope",
     "sample",

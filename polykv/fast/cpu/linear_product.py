@@ -32,7 +32,10 @@ from polykv.fast.cpu.linear_types import (
     TILE,
     UNPACK,
     ZERO,
+    forward,
     packed_bytes,
+    pitch_at,
+    row_bytes,
     slot,
 )
 from polykv.fast.cpu.q8 import BLOCK
@@ -90,18 +93,18 @@ def product_q8(
 ) -> None:
     """`product` of int8 activations."""
     few = slot(code, FEW) if n <= FEW_ROWS else 0
-    pitch = packed_bytes(code, cols)
+    step = row_bytes(code, cols)
     for r in range(0, n, ROWS):
         m = min(ROWS, n - r)
         xr, yr = x + r * x_pitch, y + r * y_pitch
         if rows < 8:
             # Too few rows for a tile: each fills one alone.
             for i in range(first, last):
-                _tile_q8(code, w + i * pitch, 0, cols, xr, x_pitch, m, 0, 0, scratch)
+                _tile_q8(code, w + i * step, 0, cols, xr, x_pitch, m, 0, 0, scratch)
                 _store_one(scratch + SUMS, 32, m, yr + 4 * i, y_pitch)
         else:
-            size, ahead, end = packed_bytes(code, 8 * cols) // (cols // 32), w + first * pitch, w + last * pitch
-            near = min(ahead_of(8 * pitch), end - ahead)
+            size, ahead, end = 8 * step // (cols // 32), w + first * step, w + last * step
+            near = min(ahead_of(8 * step), end - ahead)
             if asked != ahead:
                 ask(ahead, near)
             ahead += near
@@ -111,12 +114,13 @@ def product_q8(
                 if ahead >= end:
                     ahead, end, size = then + ahead - end, 1 << 62, size if then != 0 else 0
                 # Sums grow in memory of this worker's own: the last tile's y may be another's too (see above).
+                at, pitch = w + t * step, pitch_at(code, rows, cols, t)
                 if few != 0:
-                    invoke(few, (w + t * pitch, pitch, cols // 32, xr, x_pitch, m, scratch + SUMS, ahead, size))
+                    invoke(few, (at, pitch, cols // 32, xr, x_pitch, m, scratch + SUMS, ahead, size))
                 else:
-                    _tile_q8(code, w + t * pitch, pitch, cols, xr, x_pitch, m, ahead, size, scratch)
+                    _tile_q8(code, at, pitch, cols, xr, x_pitch, m, ahead, size, scratch)
                 _store(scratch + SUMS, 32, m, yr + 4 * t, y_pitch)
-                ahead += 8 * pitch
+                ahead += 8 * step
 
 
 @kernel()
@@ -137,18 +141,19 @@ def product_f32(
     scratch: int,
 ) -> None:
     """`product` of float32 activations."""
-    pitch = packed_bytes(code, cols)
+    step = row_bytes(code, cols)
     for r in range(0, n, ROWS):
         m = min(ROWS, n - r)
         xr, yr = x + r * x_pitch, y + r * y_pitch
         if rows < 8:
             for i in range(first, last):
-                _tile_f32(code, w + i * pitch, w + i * pitch, 0, cols, xr, x_pitch, m, scratch)
+                _tile_f32(code, w + i * step, w + i * step, 0, 0, cols, xr, x_pitch, m, scratch)
                 _store_one(scratch + SUMS, 64, m, yr + 4 * i, y_pitch)
         else:
             for i in range(first, last, 16):
                 t, u = min(i, rows - 8), min(i + 8, rows - 8)
-                _tile_f32(code, w + t * pitch, w + u * pitch, pitch, cols, xr, x_pitch, m, scratch)
+                pitch, other = pitch_at(code, rows, cols, t), pitch_at(code, rows, cols, u)
+                _tile_f32(code, w + t * step, w + u * step, pitch, other, cols, xr, x_pitch, m, scratch)
                 _store(scratch + SUMS, 64, m, yr + 4 * t, y_pitch)
                 if i + 8 < last:
                     _store(scratch + SUMS + 32, 64, m, yr + 4 * u, y_pitch)
@@ -183,7 +188,8 @@ def _tile_q8(
         invoke(tile, (zero, scratch, count, x, x_pitch, n, sums, ahead, size))
         blocks -= count
         if blocks > 0:
-            w, x, ahead = w + packed_bytes(code, 32 * BLOCKS), x + BLOCK * BLOCKS, ahead + size * BLOCKS
+            step, less = forward(code, 32 * BLOCKS)
+            w, pitch, x, ahead = w + step, pitch - less, x + BLOCK * BLOCKS, ahead + size * BLOCKS
 
 
 @kernel()
@@ -194,19 +200,22 @@ def _prefetch(w: int, pitch: int, size: int) -> None:
 
 
 @kernel()
-def _tile_f32(code: int, w: int, w2: int, pitch: int, cols: int, x: int, x_pitch: int, n: int, scratch: int) -> None:
+def _tile_f32(
+    code: int, w: int, w2: int, pitch: int, pitch2: int, cols: int, x: int, x_pitch: int, n: int, scratch: int
+) -> None:
     """Sums [n, 16] of 8 rows at w and 8 at w2 in scratch."""
     sums, floats = scratch + SUMS, scratch + FLOATS
     for k in range(2 * n):
         store_f(sums + 32 * k, splat_f(NOTHING))
     for column in range(0, cols, COLUMNS):
         count = min(COLUMNS, cols - column)
-        at, size = packed_bytes(code, column), packed_bytes(code, count)
+        size = packed_bytes(code, count)
+        at, less = forward(code, column)
         ahead = at + packed_bytes(code, COLUMNS) if column + COLUMNS < cols else 16 * pitch
         _prefetch(w + ahead, pitch, size)
-        _prefetch(w2 + ahead, pitch, size)
-        expand(code, w + at, pitch, count, scratch, floats)
-        expand(code, w2 + at, pitch, count, scratch, floats + 32)
+        _prefetch(w2 + ahead, pitch2, size)
+        expand(code, w + at, pitch - less, count, scratch, floats)
+        expand(code, w2 + at, pitch2 - less, count, scratch, floats + 32)
         tile_f32(floats, count, x + 4 * column, x_pitch, n, sums)
 
 

@@ -8,7 +8,7 @@ from polykv.fast.cpu._jit import kernel
 from polykv.fast.cpu.attend_views import floats
 from polykv.fast.cpu.linear_ahead import wait_asking
 from polykv.fast.cpu.linear_product import ROWS, product
-from polykv.fast.cpu.linear_types import packed_bytes, slot, takes_q8
+from polykv.fast.cpu.linear_types import row_bytes, slot, takes_q8
 from polykv.fast.cpu.norm import rms_row
 from polykv.fast.cpu.q8 import quantize_row
 from polykv.fast.cpu.simd import get_f32, load_f, put_f32, store_f
@@ -67,7 +67,7 @@ def _chunks(mat: int, group: int, steps: int) -> Any:
 @kernel()
 def _rows_at(mat: int, row: int) -> Any:
     """Where the weights of a row begin."""
-    return slot(mat, ADDRESS) + row * packed_bytes(slot(mat, CODE), slot(mat, WIDTH))
+    return slot(mat, ADDRESS) + row * row_bytes(slot(mat, CODE), slot(mat, WIDTH))
 
 
 @kernel()

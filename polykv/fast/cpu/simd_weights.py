@@ -252,12 +252,18 @@ dots_4, dots_5, dots_8 = ([_dots(rows, 32, fit) for rows in (1, 4, 8)] for fit i
 half_4, half_6 = ([_dots(rows, 16, fit) for rows in (1, 4, 8)] for fit in (4, 2))
 
 
+def add_row(b: Any, to: Any, codes: Sequence[Any], x: Any, first: int, fit: int) -> Any:
+    """Emit `to` plus the products of tile vectors, which begin with vector `first`, with a row of int8 at x; `fit` as
+    in `_dots`."""
+    return _add_products(b, [to], len(codes), lambda i: codes[i], lambda _, i: _spread4(b, x, first + i), fit)[0]
+
+
 def _dot(fit: int, sixteenfold: bool) -> Any:
     def dot(b: Any, low: Any, high: Any, x: Any, start: Any) -> Any:
         codes = [b.bitcast(q, I8X32) for q in (*low, *high)]
 
         def add(to: Any, count: int, k: int) -> Any:
-            return _add_products(b, [to], count, lambda i: codes[k + i], lambda _, i: _spread4(b, x, k + i), fit)[0]
+            return add_row(b, to, codes[k : k + count], x, k, fit)
 
         if LEVEL != Level.VNNI:
             return add(spread(b, start), 8, 0)
