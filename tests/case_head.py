@@ -21,8 +21,8 @@ def cases() -> Iterator[Case]:
     for vocab, cols in SIZES:
         for n in (1, 2, 5):
             yield greedy(vocab, cols, n, "normal", WeightType.Q8_0)
-    # Those with NaN are compared with all logits of the same backend (fast/test_greedy_screen.py): what comes of them is not
-    # the same everywhere.
+    # Those with NaN are compared with all logits of the same backend (fast/test_greedy_screen.py): their results are
+    # not the same everywhere.
     for kind in HIDDEN[1:-1]:
         yield greedy(1000, 640, 2, kind, WeightType.Q8_0)
     yield greedy(1000, 640, 1, "normal", WeightType.Q4_1)
