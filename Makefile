@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format bench notebooks clean
+.PHONY: help run test lint format bench results notebooks clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*  ## /  make \1|/p' Makefile | column -t -s '|'
@@ -54,6 +54,11 @@ format: $(STAMP)-dev  ## rewrite the sources in the project's format
 bench: $(STAMP)-dev  ## speed on this CPU, against llama.cpp when llama-cpp-python is installed
 	$(BIN)/polykv pull smollm2
 	$(BIN)/python benchmarks/cpu.py
+
+results: $(STAMP)-run  ## the tables of docs/RESULTS.md that are not measured yet (hours)
+	$(BIN)/polykv pull smollm2
+	$(BIN)/polykv pull gemma3
+	$(BIN)/python benchmarks/results.py
 
 notebooks: $(STAMP)-dev  ## run all notebooks in place
 	$(BIN)/polykv pull smollm2

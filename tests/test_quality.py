@@ -19,6 +19,7 @@ from polykv.model.loader import load_model
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import calibration  # noqa: E402
+import results  # noqa: E402
 import windows  # noqa: E402
 from quality import digits, measure, rows  # noqa: E402
 
@@ -105,3 +106,10 @@ def test_the_windows_are_shown_and_keep_what_is_said_of_them() -> None:
         better, smaller = "turbo4+c/turbo3,sink=4", "turbo3+c/turbo3,sink=4"
         assert kl[better] <= most and held[better] <= 3.9
         assert kl[smaller] <= min(rotated, kl["q4_0+r/q4_0+r"]) and held[smaller] <= 3.4
+
+
+def test_tables_of_all_types_are_those_of_the_results() -> None:
+    """docs/RESULTS.md shows what benchmarks/results.py makes of the files of results."""
+    page = (ROOT / "docs" / "RESULTS.md").read_text(encoding="utf-8")
+    assert results.with_tables(page) == page
+    assert list((ROOT / "benchmarks" / "results").glob("kld-*-*.json"))

@@ -33,7 +33,7 @@ def stamp(model: Model, *, backend: str, activations: Activations, threads: int 
             "fingerprint": model.fingerprint,
         },
         "backend": backend,
-        "activations": activations.value,
+        "activations": activations.name.lower(),
         "threads": threads,
     }
 
