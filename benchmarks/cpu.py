@@ -17,16 +17,24 @@ import json
 import os
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from protocol import Worker, WorkerError
 
 from polykv.catalogue import resolve
+from polykv.model.loader import load_model
+from polykv.text.tokenizer import Tokenizer
 
 KV = "q8_0/turbo3"
 BUSY = 0.5
 # What takes a fraction of a second is measured so many times as often as the rest: a neighbour's burst lasts longer.
 SHORT = 3
+# What a model is asked to go on with. "decode at 0" begins with a random token, from which a model says odd things.
+PROMPT = (
+    "The lighthouse stands at the end of the pier. Every evening the keeper climbs the stairs, cleans the lamp and "
+    "writes the weather into a book. One night, when the fog was thicker than ever before, he heard"
+)
 CONTEXT = {"smollm2": 8192, "gemma3": 9216}
 
 
@@ -95,6 +103,8 @@ def run_model(name: str, args: argparse.Namespace, with_peer: bool) -> dict[str,
     shallow, deep = "prefill 512, tok/s", f"prefill 128 at {args.depth}, tok/s"
     table[shallow] = in_turns(sides, SHORT * args.repeat, 0, "prefill", 512)
     table["decode at 0, tok/s"] = in_turns(sides, SHORT * args.repeat, 0, "decode", 48)
+    prompt = Tokenizer.from_gguf(load_model(Path(path)).gguf.metadata).encode(PROMPT, add_bos=None)
+    table["decode after a short prompt, tok/s"] = in_turns(sides, SHORT * args.repeat, 0, "answer", 48, prompt=prompt)
     ours = sides[f"ours {KV}"]
     agents(table, ours, SHORT * args.repeat)
     for w in sides.values():
@@ -114,13 +124,13 @@ def run_model(name: str, args: argparse.Namespace, with_peer: bool) -> dict[str,
     return table
 
 
-def in_turns(sides: dict[str, Worker], repeat: int, depth: int, do: str, n: int) -> dict[str, float]:
+def in_turns(sides: dict[str, Worker], repeat: int, depth: int, do: str, n: int, **more: Any) -> dict[str, float]:
     """Best tokens/s of each side, measured in turns."""
     best = dict.fromkeys(sides, 0.0)
     for _ in range(repeat):
         for side, w in sides.items():
             w("fill", depth=depth)
-            best[side] = max(best[side], n / w(do, n=n)["s"])
+            best[side] = max(best[side], n / w(do, n=n, **more)["s"])
     return best
 
 

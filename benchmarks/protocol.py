@@ -38,6 +38,11 @@ class Side(ABC):
             self._run([i])
         return {"s": time.perf_counter() - began}
 
+    def answer(self, prompt: list[int], n: int) -> dict[str, Any]:
+        """Seconds for n tokens after a prompt, one after the other."""
+        self._run(prompt)
+        return self.decode(n)
+
 
 def serve(side: Side) -> None:
     """Answer requests until stdin ends. Whatever libraries print goes to stderr."""

@@ -74,6 +74,14 @@ class Worker(Side):
             chosen = self.runner.next_tokens([(self.sequence, chosen)], room=self.logits).tolist()
         return {"s": time.perf_counter() - began}
 
+    def answer(self, prompt: list[int], n: int) -> dict[str, Any]:
+        """Seconds for n greedy tokens after a prompt."""
+        chosen = self.runner.next_tokens([(self.sequence, prompt)], room=self.logits).tolist()
+        began = time.perf_counter()
+        for _ in range(n):
+            chosen = self.runner.next_tokens([(self.sequence, chosen)], room=self.logits).tolist()
+        return {"s": time.perf_counter() - began}
+
     def overhead(self, n: int) -> dict[str, Any]:
         """Share of decode time that is spent outside operations, that is in Python."""
         inside = [0.0]
