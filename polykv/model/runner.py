@@ -26,7 +26,8 @@ from polykv.ops import Ops
 from polykv.types import F32, I32, Activations, Greedy, Slots
 
 # A step whose rows together took more than this part of all logits would have been faster without a screen; so are
-# probably those that follow, for it is the text that makes a model unsure. So many of them take all logits at once.
+# probably those that follow, for it is the text that makes a model unsure. One of them takes all logits at once, then
+# two, four, up to REST, until a screen pays again.
 WIDE, REST = 0.4, 8
 
 T = TypeVar("T")
@@ -71,7 +72,8 @@ class Runner:
         self.pool = pool
         self.transformer = Transformer(ops, model, pool, activations, observer)
         self.counters = StepCounters()
-        self._rest = 0
+        # Steps to go without a screen, and how many it will be the next time.
+        self._rest, self._pause = 0, 1
         self.vocab = model.config.vocab
 
     def step(self, batch: Batch, logits: Logits | list[Logits] = Logits.LAST, *, out: F32 | None = None) -> F32:
@@ -108,10 +110,12 @@ class Runner:
         self.counters.greedy_rows += len(exact)
         self.counters.screened_rows += len(screened)
         self.counters.exact_logits += int(screened.sum())
-        if screened.sum() > WIDE * self.vocab:
-            self._rest = REST
-        elif self._rest > 0:
+        if self._rest > 0:
             self._rest -= 1
+        elif screened.sum() > WIDE * self.vocab:
+            self._rest, self._pause = self._pause, min(2 * self._pause, REST)
+        else:
+            self._pause = 1
 
     def run(self, batch: Batch, wanted: Logits | list[Logits], finish: Callable[[F32], T]) -> T:
         """A step that ends with finish(h), h [rows asked for, E] before the final norm; an exception of it undoes the

@@ -41,7 +41,9 @@ def test_gemma_is_screened(gemma3_path: Path) -> None:
             a, b = (llm.generate(prompt, max_tokens=24, raw=raw).tokens for llm in (on, off))
             assert a == b
     c = on.engine.runner.counters
-    assert c.screened_rows == c.greedy_rows == off.engine.runner.counters.greedy_rows > 100
+    assert c.greedy_rows == off.engine.runner.counters.greedy_rows > 100
+    # A few steps rest, after one in which the model was unsure.
+    assert c.screened_rows > 0.9 * c.greedy_rows
     assert c.exact_logits < 0.25 * c.screened_rows * on.config.vocab
     pairs = [llm.generate_many(PROMPTS, max_tokens=8) for llm in (on, off)]
     assert [g.tokens for g in pairs[0]] == [g.tokens for g in pairs[1]]
