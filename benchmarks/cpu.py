@@ -6,7 +6,8 @@
 
 Everything is measured in turns: ours, peer, ours, peer, ... in one run, each in its own process; the fastest of the
 repetitions counts, because other work on the machine can only slow a run down. Ours decodes as its engine does: every
-step chooses a greedy token, and the next goes on with it. The peer computes logits and is given tokens. It gets its
+step chooses a greedy token, and the next goes on with it; at depth 0 from the beginning-of-text token, elsewhere after
+random ones. The peer computes logits and is given tokens. It gets its
 default build and settings with the same number of threads. Ratios are ours / peer in tokens/s. The last line is JSON.
 """
 
@@ -30,7 +31,7 @@ KV = "q8_0/turbo3"
 BUSY = 0.5
 # What takes a fraction of a second is measured so many times as often as the rest: a neighbour's burst lasts longer.
 SHORT = 3
-# What a model is asked to go on with. "decode at 0" begins with a random token, from which a model says odd things.
+# What a model is asked to go on with.
 PROMPT = (
     "The lighthouse stands at the end of the pier. Every evening the keeper climbs the stairs, cleans the lamp and "
     "writes the weather into a book. One night, when the fog was thicker than ever before, he heard"

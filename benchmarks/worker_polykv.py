@@ -67,8 +67,10 @@ class Worker(Side):
         return {"s": seconds}
 
     def decode(self, n: int) -> dict[str, Any]:
-        """Seconds for n tokens, one after the other, each of them the choice of the step before."""
-        chosen = tokens(1, seed=4)
+        """Seconds for n tokens, one after the other, each of them the choice of the step before; the first is the one
+        that texts begin with, if the model has such a token."""
+        bos = self.llm.tokenizer.bos
+        chosen = tokens(1, seed=4) if bos is None else [bos]
         began = time.perf_counter()
         for _ in range(n):
             chosen = self.runner.next_tokens([(self.sequence, chosen)], room=self.logits).tolist()
