@@ -7,8 +7,8 @@
 Everything is measured in turns: ours, peer, ours, peer, ... in one run, each in its own process; the fastest of the
 repetitions counts, because other work on the machine can only slow a run down. Ours decodes as its engine does: every
 step chooses a greedy token, and the next goes on with it; at depth 0 from the beginning-of-text token, elsewhere after
-random ones. The peer computes logits and is given tokens. It gets its
-default build and settings with the same number of threads. Ratios are ours / peer in tokens/s. The last line is JSON.
+random ones. The peer computes logits and is given tokens. It gets its default build and settings with the same number
+of threads. Ratios are ours / peer in tokens/s. The last line is JSON.
 """
 
 from __future__ import annotations
