@@ -42,6 +42,7 @@ def make_report(llm: LLM) -> Report:
         "backend": llm.ops.name,
         "activations": llm.activations.name.lower(),
         "kv": llm.kv,
+        "tables": tables(llm),
         "calibration": llm.cache.calibration.identity(),
         "key_bias": [asdict(check) for check in llm.key_checks],
         "screen": llm.unscreened or "on",
@@ -69,6 +70,12 @@ def make_report(llm: LLM) -> Report:
             "blocks": [dict(m.counters) for m in cache.managers],
         },
     }
+
+
+def tables(llm: LLM) -> dict[str, str]:
+    """Which table of levels, or which codebook, each type in use has: codebooks may come from files."""
+    codecs = [c for t in llm.cache.tiers for c in (t.k, t.v)]
+    return {c.name: c.table_id for c in codecs if c.table_id}
 
 
 def _layer(llm: LLM, i: int) -> dict[str, Any]:
@@ -99,6 +106,7 @@ def _summary(report: Report) -> RenderableType:
     table = Table("", "", title=f"{report['model']['name']} on {report['backend']}", show_header=False)
     for name, value in (
         ("K/V", report["kv"]),
+        ("tables", ", ".join(f"{name}: {table}" for name, table in report["tables"].items()) or "none"),
         ("calibration", report["calibration"]),
         ("activations", report["activations"]),
         ("greedy tokens", _greedy(report)),

@@ -198,6 +198,8 @@ def test_codebooks_of_the_command_line(capsys: pytest.CaptureFixture[str], tmp_p
     book = tmp_path / "book"
     save(training, book, {})
     args = ["generate", "x", "-m", str(tiny_path("llama")), "--backend", "ref", "-n", "1", "--codebook", str(book)]
-    assert cli.run([*args, "--kv", "q8_0/turbo2_tcq"]) == 0
+    assert cli.run([*args, "--kv", "q8_0/turbo2_tcq", "--report", "--json"]) == 0
+    tables = json.loads(capsys.readouterr().out.splitlines()[-1])["report"]["tables"]
+    assert list(tables) == ["turbo2_tcq"] and tables["turbo2_tcq"].startswith("turbo2_tcq-file-")
     assert cli.run([*args, "--kv", "q8_0/turbo3"]) == 2
     assert "a codebook is for a trellis type" in capsys.readouterr().err
