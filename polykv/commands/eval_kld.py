@@ -11,7 +11,7 @@ from polykv.commands.eval_options import (
     DEFAULT_ARMS,
     base_option,
     below,
-    check_out,
+    check_files,
     conclude,
     counting,
     floor_option,
@@ -70,7 +70,7 @@ def ppl(as_json: bool, out: Path | None, kvs: tuple[str, ...], **values: Any) ->
     from polykv.evals.perplexity import score
 
     output = Output(as_json)
-    check_out(out)
+    check_files(values, out=out)
     setting, windows = _open(values)
     arms = open_arms(setting, kvs, values)
     cells: list[Cell] = []
@@ -112,7 +112,7 @@ def kld(
     from polykv.evals.perplexity import compare
 
     output = Output(as_json)
-    check_out(out)
+    check_files(values, out=out)
     limits = read_floors(floors, FLOORS)
     setting, windows = _open(values)
     asked = kvs or DEFAULT_ARMS

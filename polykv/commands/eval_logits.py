@@ -10,7 +10,7 @@ import click
 from polykv.commands.compiling import Compiling
 from polykv.commands.eval_options import (
     base_option,
-    check_out,
+    check_files,
     conclude,
     counting,
     model_options,
@@ -60,7 +60,7 @@ def command(as_json: bool, out: Path | None, kvs: tuple[str, ...], base: str, **
     from polykv.llm import choose_activations
 
     output = Output(as_json)
-    check_out(out)
+    check_files(values, out=out)
     start_threads(values["backend"], values["threads"])
     activations = choose_activations(values["backend"], values["activations"])
     ctx = values["length"] + values["tokens"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import click
 
 from polykv.commands.options import backend_option, calibration_option, codebook_option, json_option, model_option
 from polykv.commands.output import Output
-from polykv.errors import ConfigError
+from polykv.errors import ConfigError, PolyKVError
 from polykv.whole_file import check_writable
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 DEFAULT_ARMS = ("f16", "q8_0", "q8_0/turbo3")
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+# Options that name a file to read -> what click calls their value.
+_SOURCES = {"model": "model", "corpus": "corpus", "prompts": "file", "calibration": "calibration"}
 
 arms_option = click.option(
     "--kv",
@@ -109,6 +112,22 @@ def check_out(path: Path | None) -> None:
         check_writable(path)
 
 
+def check_files(values: dict[str, Any], **targets: Path | None) -> None:
+    """Raise a PolyKVError when a file could not be written, or would be written over another that is named.
+
+    targets: files to write, by the names of their options.
+    """
+    from polykv.evals.corpora import CORPORA
+    from polykv.evals.files import check_apart
+
+    for path in targets.values():
+        check_out(path)
+    sources = {f"--{name}": values.get(key) for name, key in _SOURCES.items()}
+    sources |= {f"--codebook {b}": b for b in values.get("codebooks", ())}
+    named = {option: str(path) for option, path in sources.items() if path not in (None, "-", *CORPORA)}
+    check_apart({f"--{name}": path for name, path in targets.items()}, named)
+
+
 def start_threads(backend: str, threads: int | None) -> None:
     """Set the number of worker threads. Raises ConfigError for a backend that has none."""
     from polykv.llm import set_threads
@@ -145,12 +164,20 @@ def show(out: Output, result: Result) -> None:
         out.table(t.title, t.columns, t.rows, t.caption, text_columns=t.text)
 
 
-def conclude(out: Output, result: Result, path: Path | None) -> None:
-    """Say the verdict, keep the result, print the JSON line, and exit with the verdict's code."""
-    if path is not None:
-        result.save(path)
+def conclude(out: Output, result: Result, path: Path | None, also: Callable[[], None] | None = None) -> None:
+    """Keep the result, say the verdict, print the JSON line, and exit with the verdict's code. A result that cannot be
+    kept is printed all the same. also: writes what else is made of it."""
+    lost: PolyKVError | None = None
+    for write in (None if path is None else partial(result.save, path), also):
+        try:
+            if write is not None:
+                write()
+        except PolyKVError as e:
+            lost = lost or e
     if result.reasons:
         out.text(f"{result.verdict.value.upper()}: {'; '.join(result.reasons)}")
     out.json(result.to_json())
+    if lost is not None:
+        raise lost
     if result.verdict.exit_code:
         raise click.exceptions.Exit(result.verdict.exit_code)

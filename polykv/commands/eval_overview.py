@@ -10,7 +10,7 @@ import click
 from polykv.commands.eval_options import (
     base_option,
     below,
-    check_out,
+    check_files,
     conclude,
     floor_option,
     model_options,
@@ -19,7 +19,7 @@ from polykv.commands.eval_options import (
     show,
     threads_option,
 )
-from polykv.commands.eval_report import check_reports, report_options, write_reports
+from polykv.commands.eval_report import report_options, write_reports
 from polykv.commands.eval_text import corpus_option, read_corpus
 from polykv.commands.options import json_option
 from polykv.commands.output import Output
@@ -70,8 +70,7 @@ def command(as_json: bool, out: Path | None, kvs: tuple[str, ...], floors: tuple
     from polykv.evals.campaign import Store, run
 
     output = Output(as_json)
-    check_out(out)
-    check_reports(values)
+    check_files(values, out=out, html=values["html"], markdown=values["markdown"], store=values["store"])
     limits = read_floors(floors, FLOORS)
     if values["corpus"] == "-":
         raise ConfigError("overview reads its text in several processes: --corpus takes a name or a file")
@@ -90,8 +89,7 @@ def command(as_json: bool, out: Path | None, kvs: tuple[str, ...], floors: tuple
     result = _judge(cells, values, asked, limits)
     show(output, result)
     _tell_drift(output, result)
-    write_reports(result, values, output)
-    conclude(output, result, out)
+    conclude(output, result, out, lambda: write_reports(result, values, output))
 
 
 def _judge(cells: list[Cell], values: dict[str, Any], asked: tuple[str, ...], limits: dict[str, float]) -> Result:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from polykv.commands.eval_options import Decorator, chain, check_out, show
+from polykv.commands.eval_options import Decorator, chain, check_files, show
 from polykv.commands.options import json_option
 from polykv.commands.output import Output
-from polykv.errors import ConfigError, FormatError, PromptError
+from polykv.errors import FormatError, PromptError
 
 if TYPE_CHECKING:
     from polykv.evals.result import Result
@@ -29,7 +29,7 @@ report_options: Decorator = chain(
 def report(file: Path, **values: Any) -> None:
     """Show the result in FILE, and write it as HTML or Markdown."""
     output = Output()
-    check_reports(values)
+    check_files({}, file=file, html=values["html"], markdown=values["markdown"])
     result = _read(file)
     _check(result, file)
     show(output, result)
@@ -54,31 +54,19 @@ def compare(first: Path, second: Path, as_json: bool) -> None:
     output.json({"differences": rows, "notes": notes})
 
 
-def check_reports(values: dict[str, Any]) -> None:
-    """Raise ConfigError when a report could not be written, before there is anything to write."""
-    for path in (values["html"], values["markdown"]):
-        check_out(path)
-
-
 def write_reports(result: Result, values: dict[str, Any], output: Output) -> None:
     """The files that --html and --markdown name."""
+    from polykv.evals.files import write_text
     from polykv.evals.pictures import pictures
     from polykv.evals.report import html, markdown
 
     if values["html"] is not None:
-        _write(values["html"], html(result))
+        write_text(values["html"], html(result))
         _, missing = pictures(result)
         if missing:
             output.note(missing)
     if values["markdown"] is not None:
-        _write(values["markdown"], markdown(result))
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as e:
-        raise ConfigError(f"{path}: cannot be written: {e.strerror or e}") from None
+        write_text(values["markdown"], markdown(result))
 
 
 def _check(result: Result, path: Path) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from polykv.errors import FormatError
-from polykv.whole_file import whole_file
+from polykv.evals.files import write_text
 
 FORMAT = 1
 Cell = dict[str, Any]
@@ -53,15 +53,13 @@ class Result:
         return self
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-serialisable object; what is not a finite number becomes null."""
-        value: dict[str, Any] = _finite({"format": FORMAT, **asdict(self), "verdict": self.verdict.value})
+        """A JSON-serialisable object of text that can be encoded; what is not a finite number becomes null."""
+        value: dict[str, Any] = _plain({"format": FORMAT, **asdict(self), "verdict": self.verdict.value})
         return value
 
     def save(self, path: Path) -> None:
         """Write the object to a file, whole or not at all. Raises FormatError when it cannot be written."""
-        text = json.dumps(self.to_json(), ensure_ascii=False, indent=1)
-        with whole_file(path, private=False) as f:
-            f.write(f"{text}\n".encode())
+        write_text(path, json.dumps(self.to_json(), ensure_ascii=False, indent=1) + "\n")
 
     @staticmethod
     def load(path: Path) -> Result:
@@ -98,11 +96,12 @@ class Result:
         )
 
 
-def _finite(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {str(k): _finite(v) for k, v in value.items()}
+        return {_plain(str(k)): _plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
+        return [_plain(v) for v in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    return value
+    # Names of files may have bytes that are no text.
+    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
