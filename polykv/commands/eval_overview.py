@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +68,8 @@ def command(as_json: bool, out: Path | None, kvs: tuple[str, ...], floors: tuple
     ends differ, when exact types differ from themselves, or when the control moves predictions. A --floor makes the
     exit code 1 when a type is worse.
     """
-    from polykv.evals.campaign import Store, run
+    from polykv.evals.campaign import run
+    from polykv.evals.store import Store, alone
 
     output = Output(as_json)
     check_files(values, out=out, html=values["html"], markdown=values["markdown"], store=values["store"])
@@ -78,10 +80,10 @@ def command(as_json: bool, out: Path | None, kvs: tuple[str, ...], floors: tuple
     asked = tuple(dict.fromkeys(kvs or DEFAULT))
     layers = _check(values, asked)
     tasks = [t for ctx in values["ctxs"] or (1024,) for t in _tasks(values, asked, ctx, layers)]
-    store = None if values["store"] is None else Store(values["store"])
+    path = values["store"]
     executor = _executor(values)
-    with output.progress("measuring", unit="cells") as update:
-        outcomes = run(tasks, executor, store, update)
+    with nullcontext() if path is None else alone(path), output.progress("measuring", unit="cells") as update:
+        outcomes = run(tasks, executor, None if path is None else Store(path), update)
     cells = [
         o if "error" not in o else {"kv": t.settings["kv"], "ctx": t.settings["ctx"], "role": t.settings["role"], **o}
         for t, o in zip(tasks, outcomes, strict=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Iterator
+from collections.abc import Generator
 
 from polykv.errors import ConfigError
 from polykv.evals.campaign import Outcome, Task
@@ -32,7 +32,7 @@ class RayCluster:
             except (ConnectionError, ValueError) as e:
                 raise ConfigError(f"--cluster {address}: {e}") from None
 
-    def run(self, tasks: list[Task]) -> Iterator[tuple[Task, Outcome]]:
+    def run(self, tasks: list[Task]) -> Generator[tuple[Task, Outcome], None, None]:
         """See `Executor`."""
         ray = self._ray
         remote = ray.remote(num_cpus=self._cpus, max_retries=0)(_perform)

@@ -17,10 +17,11 @@ from tiny_models import tiny_path
 
 from polykv.cli import run as cli
 from polykv.errors import ConfigError, FormatError
-from polykv.evals.campaign import Outcome, Store, Task, run
+from polykv.evals.campaign import Outcome, Task, run
 from polykv.evals.executor import LocalProcesses
 from polykv.evals.overview import measure
 from polykv.evals.overview_judge import Role, drift, invalid, relative, verdict
+from polykv.evals.store import Store, alone
 from polykv.evals.work import perform
 
 MODEL = str(tiny_path("llama"))
@@ -87,6 +88,77 @@ def test_a_store_survives_a_crash_but_takes_no_other_file(tmp_path: Path) -> Non
     with pytest.raises(FormatError, match="line 1"):
         Store(other)
     assert other.read_text() == "shopping list\n"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"shopping list", b'{"format": 1}', b"\xac\x00", b'{"key": "a", "outcome": 3}\n', b"[1]\n", b"\n", b"[" * 100000],
+)
+def test_no_other_file_becomes_a_store(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "notes"
+    path.write_bytes(content)
+    with pytest.raises(FormatError):
+        Store(path)
+    assert path.read_bytes() == content
+
+
+def test_two_campaigns_do_not_share_a_store(tmp_path: Path) -> None:
+    path = tmp_path / "store.jsonl"
+    with alone(path):
+        with pytest.raises(ConfigError, match="another campaign"), alone(path):
+            pass
+        path.write_text('{"key": "cut o')
+        Store(path).add(Task("x", {}), {"value": 1})
+        with pytest.raises(ConfigError, match="another campaign"), alone(path):
+            pass
+    with alone(path):
+        assert len(Store(path)) == 1
+
+
+def test_an_outcome_that_cannot_be_kept_ends_the_campaign_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "store.jsonl"
+    here = Here()
+    ended: list[bool] = []
+
+    class Watched:
+        def run(self, tasks: list[Task]) -> Iterator[tuple[Task, Outcome]]:
+            try:
+                yield from here.run(tasks)
+            finally:
+                ended.append(True)
+
+    store = Store(path)
+    path.mkdir()
+    with pytest.raises(ConfigError, match="cannot be kept"):
+        run([Task("x", {"name": n}) for n in ("a", "b")], Watched(), store)
+    assert here.ran == ["a"] and ended == [True]
+
+
+def test_workers_find_their_modules_where_the_caller_does(
+    tmp_path: Path, corpus: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tokenizers.py").write_text('raise SystemExit("not that one")')
+    monkeypatch.chdir(tmp_path)
+    ((_, outcome),) = LocalProcesses().run([Task("overview", settings(corpus, kv="q9_0"))])
+    assert "unknown K/V type" in outcome["error"]
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_no_worker_outlives_its_campaign(corpus: str, how: int) -> None:
+    args = ["eval", "overview", "-m", MODEL, "--corpus", corpus, "--ctx", "128", "--windows", "100", "--max-ppl", "1e9"]
+    process = subprocess.Popen([sys.executable, "-m", "polykv", *args], stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+    workers: list[str] = []
+    while not workers:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+        ps = ["ps", "--ppid", str(process.pid), "-o", "pid="]
+        workers = subprocess.run(ps, capture_output=True, text=True).stdout.split()
+    # Long enough for the worker to have begun its watch.
+    time.sleep(0.5)
+    process.send_signal(how)
+    process.communicate(timeout=60)
+    while subprocess.run(["ps", "-p", ",".join(workers)], capture_output=True).returncode == 0:
+        time.sleep(0.1)
 
 
 def test_processes_give_what_this_process_gives(corpus: str) -> None:
