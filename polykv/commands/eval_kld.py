@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -24,13 +25,13 @@ from polykv.commands.eval_options import (
 )
 from polykv.commands.eval_text import corpus_option, read_corpus
 from polykv.commands.output import Output
-from polykv.evals.overview_judge import CONTROL, control_reason
+from polykv.evals.overview_judge import CONTROL, control_reason, not_finite
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from polykv.evals.arms import Setting
+    from polykv.evals.arms import Arm, Setting
     from polykv.evals.result import Cell, Result
     from polykv.evals.windows import Window
 
@@ -79,7 +80,9 @@ def ppl(as_json: bool, out: Path | None, kvs: tuple[str, ...], **values: Any) ->
             nll = score(windows, arm, setting, counting(update, arm.name))
         value, error = perplexity(nll)
         cells.append({"kv": arm.name, "positions": nll.size, "ppl": value, "ppl_error": error})
-    invalid = _strange(cells[0]["kv"], cells[0]["ppl"], values["max_ppl"])
+    # A pair that ruins the model says nothing about the text.
+    best = min(cells, key=lambda c: c["ppl"] if math.isfinite(c["ppl"]) else math.inf)
+    invalid = _strange(best["kv"], best["ppl"], values["max_ppl"]) + _void(setting, arms, cells, values["ctx"])
     result = _result("ppl", setting, values, windows, cells).judge(invalid, [])
     show(output, result)
     conclude(output, result, out)
@@ -133,7 +136,7 @@ def kld(
         cell["kld_p99"] = cell["kld_quantiles"]["p99"]
         cell["by_depth"] = by_depth(found[cell["kv"]].positions, windows)
     base_ppl, _ = perplexity(next(iter(found.values())).positions.base_nll)
-    invalid = _strange(base, base_ppl, values["max_ppl"])
+    invalid = _strange(base, base_ppl, values["max_ppl"]) + _void(setting, arms, cells, values["ctx"])
     if not no_control:
         control = next(c for c in cells if c["kv"] == CONTROL)
         invalid += control_reason(control, values["activations"] == "q8")
@@ -161,6 +164,14 @@ def _strange(kv: str, ppl: float, limit: float) -> list[str]:
     if ppl <= limit:
         return []
     return [f"perplexity {ppl:.4g} with {kv} is above {limit:g}: the model does not know such texts (--max-ppl)"]
+
+
+def _void(setting: Setting, arms: list[Arm], cells: list[Cell], ctx: int) -> list[str]:
+    """Reasons against figures that say nothing about their types."""
+    from polykv.evals.arms import never_coded
+
+    # The last token of a window is predicted, not read.
+    return not_finite(cells, ("ppl", "kld")) + never_coded(setting.model.config, arms, ctx - 1)
 
 
 def _result(kind: str, setting: Setting, values: dict[str, Any], windows: list[Window], cells: list[Cell]) -> Result:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from polykv.evals.arms import Arm, Setting
     from polykv.evals.gate_run import Damage, GatePrompt, Recorded
     from polykv.evals.result import Cell
+    from polykv.types import Activations
 
 # Share of prompts with a real disagreement that passes, of types that lose something.
 LOSSY_BAR = 0.15
@@ -54,7 +55,8 @@ def command(as_json: bool, out: Path | None, kvs: tuple[str, ...], base: str, **
     tie, not after the answer), no answer is lost, and the distributions stay close (total variation below 0.3). The
     exact run is made twice first; if it does not repeat, the result is void (exit code 3).
     """
-    from polykv.evals.arms import make_arm, open_setting
+    from polykv.evals.arms import make_arm, never_coded
+    from polykv.evals.damage import check_exact
     from polykv.evals.result import Result
     from polykv.evals.stamp import stamp
     from polykv.llm import choose_activations
@@ -63,13 +65,16 @@ def command(as_json: bool, out: Path | None, kvs: tuple[str, ...], base: str, **
     check_files(values, out=out)
     start_threads(values["backend"], values["threads"])
     activations = choose_activations(values["backend"], values["activations"])
-    ctx = values["length"] + values["tokens"]
-    setting = open_setting(values["model"], backend=values["backend"], activations=activations, ctx=ctx)
-    prompts = _prompts(setting, values)
+    setting, prompts = _open(values, activations)
     arms, exact = open_arms(setting, kvs, values), make_arm(setting, base)
+    if values["self_test"]:
+        check_exact(exact.tiers)
     bench = _Bench(setting, exact, prompts, values, output)
     cells = [bench.judge(arm.name, arm, equal=values["equal"]) for arm in arms]
     invalid = [] if bench.repeats else [f"two runs with {base} differ: nothing that differs from them means anything"]
+    # The last token of a prompt's run is predicted, not read.
+    longest = max(len(p.ids) for p in prompts) + values["tokens"] - 1
+    invalid += never_coded(setting.model.config, arms, longest)
     if values["self_test"]:
         tests = bench.self_test()
         cells += tests
@@ -128,21 +133,28 @@ class _Bench:
             )
 
 
-def _prompts(setting: Setting, values: dict[str, Any]) -> list[GatePrompt]:
+def _open(values: dict[str, Any], activations: Activations) -> tuple[Setting, list[GatePrompt]]:
+    """The model for the longest prompt, and the prompts."""
     from polykv.errors import ConfigError
+    from polykv.evals.arms import open_setting
     from polykv.evals.gate_prompts import needle_prompts, read_prompts
     from polykv.prompt import Prompts
     from polykv.text.chat import ChatTemplate
     from polykv.text.tokenizer import Tokenizer
 
+    def opened(ctx: int) -> Setting:
+        return open_setting(values["model"], backend=values["backend"], activations=activations, ctx=ctx)
+
+    # The length of prompts from a file is not known before the model's tokenizer is.
+    setting = opened(2 if values["file"] else values["length"] + values["tokens"])
     metadata = setting.model.gguf.metadata
     tokenizer = Tokenizer.from_gguf(metadata)
     prompts = Prompts(tokenizer, ChatTemplate.from_gguf(metadata, tokenizer))
     if values["file"] is None:
         text = read_corpus(values["corpus"])
-        return needle_prompts(prompts, text, values["n"], values["length"], values["seed"])
+        return setting, needle_prompts(prompts, text, values["n"], values["length"], values["seed"])
     found = read_prompts(prompts, values["file"])
     longest, limit = max(len(p.ids) for p in found) + values["tokens"], setting.model.config.context
     if longest > limit:
         raise ConfigError(f"{values['file']}: the longest prompt needs {longest:,} tokens, the model has {limit:,}")
-    return found
+    return opened(longest), found

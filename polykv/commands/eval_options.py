@@ -92,7 +92,8 @@ def below(cells: list[Cell], floors: dict[str, float], higher: frozenset[str]) -
     for cell in cells:
         for name, limit in floors.items():
             value = cell.get(name)
-            if value is None or (value < limit if name in higher else value > limit):
+            # What is no number is not good enough.
+            if value is None or not (value >= limit if name in higher else value <= limit):
                 reasons.append(f"{cell['kv']}: {name} is {_number(value)}, the floor is {limit:g}")
     return reasons
 
@@ -135,6 +136,14 @@ def start_threads(backend: str, threads: int | None) -> None:
     set_threads(backend, threads)
 
 
+def check_codebooks(kvs: tuple[str, ...], layers: int) -> None:
+    """Raise ConfigError when --codebook is given for types none of which has a codebook."""
+    from polykv.evals.arms import takes_codebooks
+
+    if not any(takes_codebooks(kv, layers) for kv in kvs):
+        raise ConfigError("--codebook: none of the types that are compared has a codebook")
+
+
 def open_arms(setting: Setting, kvs: tuple[str, ...], values: dict[str, Any]) -> list[Arm]:
     """The arms that --kv names, once each. A codebook goes to those with a trellis type, a calibration to those with
     a compressed one."""
@@ -143,8 +152,8 @@ def open_arms(setting: Setting, kvs: tuple[str, ...], values: dict[str, Any]) ->
 
     factors = read_calibration(values["calibration"], None) if values["calibration"] else None
     wanted, n = tuple(dict.fromkeys(kvs or DEFAULT_ARMS)), len(setting.model.config.layers)
-    if values["codebooks"] and not any(takes_codebooks(kv, n) for kv in wanted):
-        raise ConfigError("--codebook: none of the types that are compared has a codebook")
+    if values["codebooks"]:
+        check_codebooks(wanted, n)
     return [
         make_arm(
             setting,
@@ -174,6 +183,8 @@ def conclude(out: Output, result: Result, path: Path | None, also: Callable[[], 
                 write()
         except PolyKVError as e:
             lost = lost or e
+    for note in result.notes:
+        out.note(note)
     if result.reasons:
         out.text(f"{result.verdict.value.upper()}: {'; '.join(result.reasons)}")
     out.json(result.to_json())

@@ -11,6 +11,7 @@ import click
 from polykv.commands.eval_options import (
     base_option,
     below,
+    check_codebooks,
     check_files,
     conclude,
     floor_option,
@@ -18,6 +19,7 @@ from polykv.commands.eval_options import (
     out_option,
     read_floors,
     show,
+    start_threads,
     threads_option,
 )
 from polykv.commands.eval_report import report_options, write_reports
@@ -25,6 +27,7 @@ from polykv.commands.eval_text import corpus_option, read_corpus
 from polykv.commands.options import json_option
 from polykv.commands.output import Output
 from polykv.errors import ConfigError
+from polykv.evals.corpora import CORPORA
 from polykv.evals.overview_judge import CONTROL, DRIFT, Role, drift, invalid, relative
 
 if TYPE_CHECKING:
@@ -77,9 +80,9 @@ def command(as_json: bool, out: Path | None, kvs: tuple[str, ...], floors: tuple
     if values["corpus"] == "-":
         raise ConfigError("overview reads its text in several processes: --corpus takes a name or a file")
     read_corpus(values["corpus"])
-    asked = tuple(dict.fromkeys(kvs or DEFAULT))
-    layers = _check(values, asked)
-    tasks = [t for ctx in values["ctxs"] or (1024,) for t in _tasks(values, asked, ctx, layers)]
+    start_threads(values["backend"], values["threads"])
+    asked, ctxs = tuple(dict.fromkeys(kvs or DEFAULT)), tuple(dict.fromkeys(values["ctxs"] or (1024,)))
+    tasks = _tasks(values, asked, ctxs)
     path = values["store"]
     executor = _executor(values)
     with nullcontext() if path is None else alone(path), output.progress("measuring", unit="cells") as update:
@@ -103,7 +106,7 @@ def _judge(cells: list[Cell], values: dict[str, Any], asked: tuple[str, ...], li
     for ctx in dict.fromkeys(c["ctx"] for c in cells):
         here = relative([c for c in cells if c["ctx"] == ctx])
         void += invalid(here, values["max_ppl"])
-        arms = [c for c in here if c["kv"] in asked and c["role"] is not Role.LAST and "error" not in c]
+        arms = [c for c in here if c["kv"] in asked and c["role"] != Role.LAST and "error" not in c]
         worse += [f"{c['kv']} writes what the exact run finds unlikely" for c in arms if not c["coherent"]]
         worse += below(arms, limits, HIGHER)
         judged += here
@@ -113,21 +116,36 @@ def _judge(cells: list[Cell], values: dict[str, Any], asked: tuple[str, ...], li
     return Result("overview", stamps[0] if stamps else {}, settings, judged).judge(void, worse)
 
 
-def _tasks(values: dict[str, Any], asked: tuple[str, ...], ctx: int, layers: int) -> list[Task]:
-    """The cells of one context, in order."""
+def _tasks(values: dict[str, Any], asked: tuple[str, ...], ctxs: tuple[int, ...]) -> list[Task]:
+    """All cells in order. Raises a PolyKVError for what no process could do, before any is started."""
     from polykv.evals.campaign import Task
+    from polykv.evals.overview import identity, open_arm, open_inputs
 
-    names = ("model", "backend", "threads", "base", "windows", "prompts", "length", "tokens", "bar", "seed")
-    shared = {name: values[name] for name in names} | {"ctx": ctx}
-    file = Path(values["corpus"])
-    shared["corpus"] = str(file.absolute()) if file.is_file() else values["corpus"]
     base = values["base"]
     arms = [(kv, Role.ARM) for kv in asked if kv != base]
     control = [] if CONTROL in (*asked, base) else [(CONTROL, Role.CONTROL)]
-    return [
-        Task("overview", {**shared, "kv": kv, "role": role, **_factors(values, kv, layers)})
-        for kv, role in [(base, Role.FIRST), *control, *arms, (base, Role.LAST)]
-    ]
+    found = []
+    for ctx in ctxs:
+        shared = _shared(values) | {"ctx": ctx}
+        inputs = open_inputs(shared)
+        layers = len(inputs.setting.model.config.layers)
+        if ctx == ctxs[0] and values["codebooks"]:
+            check_codebooks(asked, layers)
+        for kv, role in [(base, Role.FIRST), *control, *arms, (base, Role.LAST)]:
+            settings = {**shared, "kv": kv, "role": role, **_factors(values, kv, layers)}
+            open_arm(inputs.setting, settings)
+            found.append(Task("overview", settings | {"identity": identity(inputs, settings)}))
+    return found
+
+
+def _shared(values: dict[str, Any]) -> dict[str, Any]:
+    """Settings of every cell; files by their whole names, for a process may have another current folder."""
+    names = ("backend", "threads", "base", "windows", "prompts", "length", "tokens", "bar", "seed")
+    shared = {name: values[name] for name in names}
+    shared["model"] = str(Path(values["model"]).absolute()) if Path(values["model"]).is_file() else values["model"]
+    # As for `read_corpus`: the name of a shipped text means that text.
+    shared["corpus"] = values["corpus"] if values["corpus"] in CORPORA else str(Path(values["corpus"]).absolute())
+    return shared
 
 
 def _factors(values: dict[str, Any], kv: str, layers: int) -> dict[str, Any]:
@@ -139,17 +157,6 @@ def _factors(values: dict[str, Any], kv: str, layers: int) -> dict[str, Any]:
         "codebooks": [str(Path(b).absolute()) for b in values["codebooks"]] if takes_codebooks(kv, layers) else [],
         "calibration": None if factors is None else str(Path(factors).absolute()),
     }
-
-
-def _check(values: dict[str, Any], asked: tuple[str, ...]) -> int:
-    """Refuse what no process could do, before any is started. The model's number of layers."""
-    from polykv.evals.arms import make_arm, open_setting
-
-    ctx = max(*(values["ctxs"] or (1024,)), values["length"] + values["tokens"])
-    setting = open_setting(values["model"], backend=values["backend"], ctx=ctx)
-    for kv in (values["base"], *asked):
-        make_arm(setting, kv)
-    return len(setting.model.config.layers)
 
 
 def _executor(values: dict[str, Any]) -> Executor:

@@ -34,6 +34,8 @@ def report(file: Path, **values: Any) -> None:
     _check(result, file)
     show(output, result)
     output.text(f"verdict: {result.verdict.value}" + "".join(f"; {r}" for r in result.reasons))
+    for note in result.notes:
+        output.note(note)
     write_reports(result, values, output)
 
 

@@ -7,6 +7,8 @@ the types that it names.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence as Seq
 from enum import StrEnum
 from typing import Any
 
@@ -41,6 +43,16 @@ def control_reason(cell: Cell, rounded: bool = False) -> list[str]:
     ]
 
 
+def not_finite(cells: list[Cell], names: Seq[str]) -> list[str]:
+    """Reasons against cells in which one of these figures is no number: the types broke the predictions."""
+    return [
+        f"{c['kv']}: {name} is not a finite number"
+        for c in cells
+        for name in names
+        if name in c and not math.isfinite(c[name])
+    ]
+
+
 def invalid(cells: list[Cell], max_ppl: float) -> list[str]:
     """Reasons against the whole, for the cells of one context."""
     failed = [c for c in cells if "error" in c]
@@ -57,8 +69,10 @@ def invalid(cells: list[Cell], max_ppl: float) -> list[str]:
         reasons.append("the exact run gave other figures in another process")
     control = next((c for c in cells if c["kv"] == CONTROL), None)
     reasons += [] if control is None else control_reason(control)
-    if first["base_ppl"] > max_ppl:
+    if not first["base_ppl"] <= max_ppl:
         reasons.append(f"perplexity {first['base_ppl']:.4g} is above {max_ppl:g}: the model does not know such texts")
+    reasons += [reason for c in cells for reason in c["exact"]]
+    reasons += not_finite(cells, ("kld", "ppl", "text_ppl", "mean_tv"))
     reasons += [f"{c['kv']}: the types that ran are {', '.join(c['tiers'])}" for c in cells if not c["engaged"]]
     return reasons
 
@@ -82,18 +96,20 @@ def relative(cells: list[Cell]) -> list[Cell]:
     """The cells with what only a comparison tells: `decode_ratio`, `prefill_ratio`, `smaller`, and `coherent`, whether
     the exact run finds likely what a pair wrote.
 
-    They are compared with the mean of both anchors, so that a slow drift of the machine counts half.
+    They are compared with the mean of both anchors, so that a slow drift of the machine counts half. Without anchors
+    there are no ratios.
     """
     anchors = [c for c in cells if c["role"] in (Role.FIRST, Role.LAST) and "error" not in c]
 
     def against(cell: Cell) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        if anchors and "error" not in cell:
+        if "error" in cell:
+            return {}
+        found: dict[str, Any] = {"smaller": cell["f16_bytes"] / cell["kv_bytes"]}
+        limit = COHERENT_PPL
+        if anchors:
             for name, key in (("decode_ratio", "decode_tok_s"), ("prefill_ratio", "prefill_tok_s")):
                 found[name] = cell[key] / (sum(a[key] for a in anchors) / len(anchors))
-            found["smaller"] = cell["f16_bytes"] / cell["kv_bytes"]
-            own = sum(a["text_ppl"] for a in anchors) / len(anchors)
-            found["coherent"] = cell["text_ppl"] <= max(COHERENT_PPL, COHERENT_TIMES * own)
-        return found
+            limit = max(limit, COHERENT_TIMES * sum(a["text_ppl"] for a in anchors) / len(anchors))
+        return found | {"coherent": cell["text_ppl"] <= limit}
 
     return [cell | against(cell) for cell in cells]

@@ -33,6 +33,7 @@ def markdown(result: Result) -> str:
     """The result in Markdown: verdict, tables, settings, stamp."""
     lines = [f"# {_cell(title(result))}", "", f"Verdict: **{result.verdict.value}**"]
     lines += [f"* {_cell(reason)}" for reason in result.reasons]
+    lines += [f"* Note: {_cell(note)}" for note in result.notes]
     for table in tables(result):
         lines += ["", *_markdown_table(table)]
     lines += ["", "## How it was made", ""]
@@ -48,7 +49,7 @@ def html(result: Result) -> str:
     return environment.from_string(source).render(
         title=title(result),
         verdict=result.verdict.value,
-        reasons=result.reasons,
+        reasons=result.reasons + [f"Note: {note}" for note in result.notes],
         tables=tables(result),
         pictures=drawn,
         missing=missing,

@@ -1,10 +1,11 @@
 """One evaluation as one JSON object: how it was made, its cells, and whether it holds.
 
     {"format": 1, "kind": "kld", "stamp": {...}, "settings": {...}, "cells": [{"kv": "q8_0/turbo3", ...}, ...],
-     "verdict": "ok", "reasons": []}
+     "verdict": "ok", "reasons": [], "notes": []}
 
 A verdict comes with its reasons in words. "invalid": a control failed, so the figures mean nothing (exit code 3);
-"below floor": they hold, and something is worse than the user allows (exit code 1).
+"below floor": they hold, and something is worse than the user allows (exit code 1). Notes are for whoever reads the
+figures, and change no verdict.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class Result:
     cells: list[Cell]
     verdict: Verdict = Verdict.OK
     reasons: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     def judge(self, invalid: list[str], below: list[str]) -> Result:
         """Set the verdict from reasons against the whole, and against single figures."""
@@ -86,6 +88,7 @@ class Result:
         verdicts = {v.value: v for v in Verdict}
         if value["verdict"] not in verdicts:
             raise FormatError(where, "verdict", f"{value['verdict']!r:.40} is not one of {', '.join(verdicts)}")
+        notes = value.get("notes", [])
         return Result(
             value["kind"],
             value["stamp"],
@@ -93,6 +96,7 @@ class Result:
             value["cells"],
             verdicts[value["verdict"]],
             [str(r) for r in value["reasons"]],
+            [str(n) for n in notes] if isinstance(notes, list) else [],
         )
 
 

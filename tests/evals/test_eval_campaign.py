@@ -43,7 +43,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def settings(corpus: str, kv: str = "q8_0/turbo3", **other: Any) -> dict[str, Any]:
     shared = {"model": MODEL, "backend": "cpu", "threads": 1, "base": "f16", "ctx": 128, "corpus": corpus, "windows": 2}
-    gate = {"prompts": 2, "length": 120, "tokens": 6, "bar": 0.15, "seed": 0}
+    gate = {"prompts": 2, "length": 200, "tokens": 6, "bar": 0.15, "seed": 0}
     return {**shared, **gate, "kv": kv, "role": Role.ARM, "codebooks": [], "calibration": None, **other}
 
 
@@ -182,7 +182,7 @@ def test_failures_are_outcomes(corpus: str) -> None:
 
 def test_an_interrupted_campaign_leaves_no_process_and_goes_on(tmp_path: Path, corpus: str) -> None:
     store, out = tmp_path / "store.jsonl", tmp_path / "out.json"
-    args = ["eval", "overview", "-m", MODEL, "--corpus", corpus, "--ctx", "128", "--prompts", "2", "--length", "120"]
+    args = ["eval", "overview", "-m", MODEL, "--corpus", corpus, "--ctx", "128", "--prompts", "2", "--length", "200"]
     args += ["--tokens", "6", "--max-ppl", "1e9", "--kv", "q8_0", "--store", str(store), "--out", str(out)]
     process = subprocess.Popen([sys.executable, "-m", "polykv", *args], stderr=subprocess.PIPE, stdout=subprocess.PIPE)
     while not (store.exists() and store.read_text().count("\n") >= 1):
@@ -225,7 +225,7 @@ def test_a_cluster_that_is_not_there() -> None:
 
 def cell(role: Role = Role.ARM, kv: str = "turbo3", **other: Any) -> dict[str, Any]:
     figures = {"kld": 0.0, "kld_max": 0.0, "mean_tv": 0.0, "ppl": 9.0, "base_ppl": 9.0, "same_top": 1.0, "trace": "t"}
-    rest = {"base_trace": "t", "engaged": True, "tiers": [kv], "passes": True, "text_ppl": 2.0}
+    rest = {"base_trace": "t", "engaged": True, "tiers": [kv], "passes": True, "text_ppl": 2.0, "exact": []}
     sizes = {"decode_tok_s": 100.0, "prefill_tok_s": 1000.0, "kv_bytes": 10, "f16_bytes": 40}
     return {"kv": kv, "role": role, **figures, **rest, **sizes, **other}
 
@@ -243,6 +243,9 @@ FIRST, LAST = cell(Role.FIRST, "f16"), cell(Role.LAST, "f16")
         ([FIRST, cell(Role.CONTROL, "q8_0", same_top=0.9), LAST], "the control q8_0"),
         ([FIRST, cell(kv="q8_0", kld=0.04), LAST], "the control q8_0"),
         ([FIRST | {"base_ppl": 101.0}, cell(), LAST], "does not know such texts"),
+        ([FIRST, cell(kld=float("nan")), LAST], "kld is not a finite number"),
+        ([FIRST, cell(exact=["turbo3+c codes nothing"]), LAST], "codes nothing"),
+        ([FIRST | {"base_ppl": float("nan")}, cell(), LAST], "does not know such texts"),
         ([FIRST, cell(engaged=False), LAST], "the types that ran are"),
         ([FIRST, {"kv": "x", "role": Role.ARM, "error": "no memory"}, LAST], "was not measured: no memory"),
     ],
@@ -261,6 +264,59 @@ def test_relative_figures_and_verdicts() -> None:
     # A model whose own texts are unlikely is measured with its own measure.
     poor = [c | {"text_ppl": 100.0} for c in (FIRST, cell(), LAST)]
     assert all(c["coherent"] for c in relative(poor))
+
+
+def test_without_anchors_there_are_no_ratios() -> None:
+    lost = {"kv": "f16", "error": "killed"}
+    cells = relative([lost | {"role": Role.FIRST}, cell(), lost | {"role": Role.LAST}])
+    assert verdict(cells[1]) == "PASS" and "decode_ratio" not in cells[1] and cells[1]["smaller"] == 4
+    assert len(invalid(cells, 100.0)) == 2
+
+
+OVERVIEW = ("eval", "overview", "-m", MODEL, "--length", "200", "--tokens", "6", "--prompts", "2", "--kv", "turbo3")
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--ctx", "64"), "fewer than 100"),
+        (("--ctx", "4090"), "outside"),
+        (("--ctx", "128", "--length", "64"), "no room for the question"),
+        (("--ctx", "128", "--calibration", "/no/such/file"), "/no/such/file"),
+        (("--ctx", "128", "--codebook", "/no/such/file"), "none of the types"),
+        (("--ctx", "128", "--kv", "turbo3_tcq", "--codebook", "/no/such/file"), "/no/such/file"),
+        (("--ctx", "128", "--backend", "ref", "--threads", "2"), "no threads"),
+        (("--ctx", "128", "--store", "/no/such/folder/x"), "there is no folder"),
+    ],
+)
+def test_an_overview_refuses_before_it_starts_a_process(
+    corpus: str,
+    args: tuple[str, ...],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(LocalProcesses, "run", None)
+    assert cli([*OVERVIEW, "--corpus", corpus, *args]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_store_belongs_to_what_names_stand_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another text under the same name is measured anew, and a machine that has another one says so."""
+    path, text = tmp_path / "text.txt", " ".join(f"Sentence {i} of this text has some words." for i in range(400))
+    asked: list[list[Task]] = []
+
+    def refuse(self: LocalProcesses, tasks: list[Task]) -> Iterator[tuple[Task, Outcome]]:
+        asked.append(tasks)
+        yield from ((task, {"error": "not today"}) for task in tasks)
+
+    monkeypatch.setattr(LocalProcesses, "run", refuse)
+    for content in (text, text.replace("words", "letters")):
+        path.write_text(content)
+        assert cli([*OVERVIEW, "--corpus", str(path), "--ctx", "128"]) == 3
+    first, second = asked
+    assert len(first) == len(second) == 4 and {t.key for t in first}.isdisjoint(t.key for t in second)
+    assert "is found here under that name" in perform("overview", first[0].settings)["error"]
 
 
 def test_workers_end_with_their_campaign(corpus: str) -> None:

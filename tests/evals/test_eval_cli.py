@@ -69,6 +69,50 @@ def test_void_results(capsys: pytest.CaptureFixture[str], corpus: str, monkeypat
     assert ask(capsys, *KLD, *args, "--no-control")[0] == 0
 
 
+def test_types_that_code_nothing_are_not_measured(capsys: pytest.CaptureFixture[str], corpus: str) -> None:
+    """Windows and prompts shorter than a unit are exact: a divergence of 0 would say nothing about the type."""
+    code, _, text = ask(capsys, *KLD, "--corpus", corpus, "--kv", "turbo3+c/turbo3,sink=4")
+    assert code == 3 and "turbo3+c/turbo3,sink=4 codes nothing within 63 tokens" in text
+    longer = ("kld", "-m", MODEL, "--ctx", "130", "--max-ppl", "1e9", "--corpus", corpus, "--no-control")
+    assert ask(capsys, *longer, "--kv", "turbo3+c/turbo3")[0] == 0
+    assert ask(capsys, *longer, "--kv", "turbo3,recent=200,0=f16")[0] == 3
+    # Exact types are measured as such, whatever else they ask for.
+    assert ask(capsys, *longer, "--kv", "f16,recent=200")[0] == 0
+
+
+def test_one_pair_that_ruins_the_model_says_nothing_about_the_text(
+    capsys: pytest.CaptureFixture[str], corpus: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from polykv.evals import perplexity
+
+    true = perplexity.score
+    monkeypatch.setattr(
+        perplexity, "score", lambda w, arm, *rest: true(w, arm, *rest) * (500 if arm.name == "turbo2" else 1)
+    )
+    args = ("ppl", "-m", MODEL, "--ctx", "64", "--max-ppl", "1e9", "--corpus", corpus, "--kv", "turbo2")
+    code, result, text = ask(capsys, *args, "--kv", "f16")
+    assert code == 3 and result["reasons"] == ["turbo2: ppl is not a finite number"], text
+    assert result["cells"][0]["ppl"] is None
+
+
+def test_what_is_no_number_is_below_a_floor() -> None:
+    from polykv.commands.eval_options import below
+
+    cell = {"kv": "x", "kld": float("nan"), "same_top": float("nan")}
+    assert len(below([cell], {"kld": 1.0, "same_top": 0.0}, frozenset({"same_top"}))) == 2
+
+
+def test_prompts_of_a_file_may_be_longer_than_those_that_are_made(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "prompts.json"
+    path.write_text(json.dumps([{"prompt": TEXT * 12}]))
+    args = ("logits", "-m", MODEL, "--prompts", str(path), "--tokens", "2")
+    assert ask(capsys, *args, "--kv", "f16", "--length", "100000")[0] == 0
+    code, _, text = ask(capsys, *args, "--kv", "f16", "--self-test", "--base", "f16,sink=4")
+    assert code == 2 and "--self-test" in text
+
+
 def test_ppl(capsys: pytest.CaptureFixture[str], corpus: str) -> None:
     args = ("ppl", "-m", MODEL, "--ctx", "64", "--max-ppl", "1e9", "--corpus", corpus, "--kv", "f16", "--kv", "q8_0")
     code, result, _ = ask(capsys, *args)
