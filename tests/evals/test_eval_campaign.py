@@ -286,7 +286,7 @@ OVERVIEW = ("eval", "overview", "-m", MODEL, "--length", "200", "--tokens", "6",
         (("--ctx", "128", "--codebook", "/no/such/file"), "none of the types"),
         (("--ctx", "128", "--kv", "turbo3_tcq", "--codebook", "/no/such/file"), "/no/such/file"),
         (("--ctx", "128", "--backend", "ref", "--threads", "2"), "no threads"),
-        (("--ctx", "128", "--store", "/no/such/folder/x"), "there is no folder"),
+        (("--ctx", "128", "--store", "/no/such/folder/x"), "cannot be written"),
     ],
 )
 def test_an_overview_refuses_before_it_starts_a_process(
