@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +13,7 @@ from polykv.commands.eval_options import Decorator, chain, check_files, show
 from polykv.commands.options import json_option
 from polykv.commands.output import Output
 from polykv.errors import FormatError, PromptError
+from polykv.printable import printable
 
 if TYPE_CHECKING:
     from polykv.evals.result import Result
@@ -31,12 +34,12 @@ def report(file: Path, **values: Any) -> None:
     output = Output()
     check_files({}, file=file, html=values["html"], markdown=values["markdown"])
     result = _read(file)
-    _check(result, file)
-    show(output, result)
-    output.text(f"verdict: {result.verdict.value}" + "".join(f"; {r}" for r in result.reasons))
-    for note in result.notes:
-        output.note(note)
-    write_reports(result, values, output)
+    with _foreign(file):
+        show(output, result)
+        output.text(f"verdict: {result.verdict.value}" + "".join(f"; {r}" for r in result.reasons))
+        for note in result.notes:
+            output.note(note)
+        write_reports(result, values, output)
 
 
 @click.command()
@@ -48,7 +51,9 @@ def compare(first: Path, second: Path, as_json: bool) -> None:
     from polykv.evals.compare import compare as side_by_side
 
     output = Output(as_json)
-    table, notes = side_by_side(_read(first), _read(second))
+    a, b = _read(first), _read(second)
+    with _foreign(f"{first} and {second}"):
+        table, notes = side_by_side(a, b)
     output.table(table.title, table.columns, table.rows, text_columns=table.text)
     for note in notes:
         output.text(note)
@@ -63,22 +68,23 @@ def write_reports(result: Result, values: dict[str, Any], output: Output) -> Non
     from polykv.evals.report import html, markdown
 
     if values["html"] is not None:
-        write_text(values["html"], html(result))
-        _, missing = pictures(result)
-        if missing:
-            output.note(missing)
+        drawn = pictures(result)
+        write_text(values["html"], html(result, drawn))
+        if drawn[1]:
+            output.note(drawn[1])
     if values["markdown"] is not None:
         write_text(values["markdown"], markdown(result))
 
 
-def _check(result: Result, path: Path) -> None:
-    """Raise FormatError for a file whose cells lack what its tables show: somebody else wrote or changed it."""
-    from polykv.evals.tables import tables
-
+@contextmanager
+def _foreign(where: object) -> Iterator[None]:
+    """Results that were edited, or are of another version, have figures that are not where this version writes them:
+    whatever fails on that account is the file's fault."""
     try:
-        tables(result)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as e:
-        raise FormatError(path, "cells", f"not those of kind {result.kind!r:.40} ({type(e).__name__}: {e})") from None
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as e:
+        reason = f"its figures are not as this version writes them ({type(e).__name__}: {printable(str(e))[:100]})"
+        raise FormatError(where, "cells", reason) from None
 
 
 def _read(path: Path) -> Result:
