@@ -15,6 +15,7 @@ from polykv.commands.eval_options import (
     check_files,
     conclude,
     counting,
+    describe_files,
     floor_option,
     model_options,
     open_arms,
@@ -23,7 +24,7 @@ from polykv.commands.eval_options import (
     show,
     start_threads,
 )
-from polykv.commands.eval_text import corpus_option, read_corpus
+from polykv.commands.eval_text import corpus_option, describe_corpus, read_corpus
 from polykv.commands.output import Output
 from polykv.evals.overview_judge import CONTROL, control_reason, not_finite
 
@@ -72,7 +73,7 @@ def ppl(as_json: bool, out: Path | None, kvs: tuple[str, ...], **values: Any) ->
 
     output = Output(as_json)
     check_files(values, out=out)
-    setting, windows = _open(values)
+    setting, windows, text = _open(values)
     arms = open_arms(setting, kvs, values)
     cells: list[Cell] = []
     for arm in arms:
@@ -83,7 +84,7 @@ def ppl(as_json: bool, out: Path | None, kvs: tuple[str, ...], **values: Any) ->
     # A pair that ruins the model says nothing about the text.
     best = min(cells, key=lambda c: c["ppl"] if math.isfinite(c["ppl"]) else math.inf)
     invalid = _strange(best["kv"], best["ppl"], values["max_ppl"]) + _void(setting, arms, cells, values["ctx"])
-    result = _result("ppl", setting, values, windows, cells).judge(invalid, [])
+    result = _result("ppl", setting, values | text, windows, cells).judge(invalid, [])
     show(output, result)
     conclude(output, result, out)
 
@@ -117,7 +118,7 @@ def kld(
     output = Output(as_json)
     check_files(values, out=out)
     limits = read_floors(floors, FLOORS)
-    setting, windows = _open(values)
+    setting, windows, text = _open(values)
     asked = kvs or DEFAULT_ARMS
     arms = open_arms(setting, asked if no_control or CONTROL in asked else (CONTROL, *asked), values)
     with Compiling(setting.ops.name), output.progress("reading") as update:
@@ -140,12 +141,14 @@ def kld(
     if not no_control:
         control = next(c for c in cells if c["kv"] == CONTROL)
         invalid += control_reason(control, values["activations"] == "q8")
-    result = _result("kld", setting, values | {"base": base, "base_ppl": base_ppl}, windows, cells)
+    used = values | text | {"base": base, "base_ppl": base_ppl, "no_control": no_control}
+    result = _result("kld", setting, used, windows, cells)
     show(output, result)
     conclude(output, result.judge(invalid, below([c for c in cells if c["kv"] in asked], limits, HIGHER)), out)
 
 
-def _open(values: dict[str, Any]) -> tuple[Setting, list[Window]]:
+def _open(values: dict[str, Any]) -> tuple[Setting, list[Window], dict[str, Any]]:
+    """The model, its windows, and what was read, for the settings of the result."""
     from polykv.evals.arms import open_setting
     from polykv.evals.windows import text_windows
     from polykv.llm import choose_activations
@@ -157,7 +160,9 @@ def _open(values: dict[str, Any]) -> tuple[Setting, list[Window]]:
         values["model"], backend=values["backend"], activations=activations, ctx=values["ctx"], decode=values["decode"]
     )
     tokenizer = Tokenizer.from_gguf(setting.model.gguf.metadata)
-    return setting, text_windows(tokenizer, read_corpus(values["corpus"]), values["ctx"], values["windows"])
+    text = read_corpus(values["corpus"])
+    windows = text_windows(tokenizer, text, values["ctx"], values["windows"])
+    return setting, windows, describe_corpus(values["corpus"], text) | describe_files(values)
 
 
 def _strange(kv: str, ppl: float, limit: float) -> list[str]:
@@ -178,7 +183,7 @@ def _result(kind: str, setting: Setting, values: dict[str, Any], windows: list[W
     from polykv.evals.result import Result
     from polykv.evals.stamp import stamp
 
-    names = ("corpus", "ctx", "decode", "max_ppl", "base", "base_ppl")
+    names = ("corpus", "text", "ctx", "decode", "max_ppl", "base", "base_ppl", "no_control", "calibration", "codebooks")
     settings = {name: values[name] for name in names if name in values}
     settings |= {"windows": len(windows), "positions": sum(w.scored for w in windows)}
     made = stamp(setting.model, backend=setting.ops.name, activations=setting.activations, threads=values["threads"])

@@ -13,13 +13,14 @@ from polykv.commands.eval_options import (
     check_files,
     conclude,
     counting,
+    describe_files,
     model_options,
     open_arms,
     run_options,
     show,
     start_threads,
 )
-from polykv.commands.eval_text import corpus_option, read_corpus
+from polykv.commands.eval_text import corpus_option, describe_corpus, read_corpus
 from polykv.commands.output import Output
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def command(as_json: bool, out: Path | None, kvs: tuple[str, ...], base: str, **
     """
     from polykv.evals.arms import make_arm, never_coded
     from polykv.evals.damage import check_exact
+    from polykv.evals.overview_judge import NO_RECALL
     from polykv.evals.result import Result
     from polykv.evals.stamp import stamp
     from polykv.llm import choose_activations
@@ -65,7 +67,7 @@ def command(as_json: bool, out: Path | None, kvs: tuple[str, ...], base: str, **
     check_files(values, out=out)
     start_threads(values["backend"], values["threads"])
     activations = choose_activations(values["backend"], values["activations"])
-    setting, prompts = _open(values, activations)
+    setting, prompts, text = _open(values, activations)
     arms, exact = open_arms(setting, kvs, values), make_arm(setting, base)
     if values["self_test"]:
         check_exact(exact.tiers)
@@ -79,11 +81,13 @@ def command(as_json: bool, out: Path | None, kvs: tuple[str, ...], base: str, **
         tests = bench.self_test()
         cells += tests
         invalid += [f"the gate passes a run with {c['kv']}" for c in tests if c["passes"]]
-    names = ("corpus", "length", "tokens", "free", "bar", "equal", "margin", "seed")
-    settings = {"base": base, "prompts": len(prompts), "recall": bench.recall, **{n: values[n] for n in names}}
+    names = ("length", "tokens", "free", "bar", "equal", "margin", "seed")
+    settings = {"base": base, "prompts": len(prompts), "recall": bench.recall, **text, **{n: values[n] for n in names}}
     made = stamp(setting.model, backend=setting.ops.name, activations=activations, threads=values["threads"])
     below = [f"{c['kv']} fails" for c in cells if not c["passes"] and not c["self_test"]]
     result = Result("logits", made, settings, cells).judge(invalid, below)
+    if bench.recall == 0:
+        result.notes.append(NO_RECALL)
     show(output, result)
     conclude(output, result, out)
 
@@ -133,8 +137,8 @@ class _Bench:
             )
 
 
-def _open(values: dict[str, Any], activations: Activations) -> tuple[Setting, list[GatePrompt]]:
-    """The model for the longest prompt, and the prompts."""
+def _open(values: dict[str, Any], activations: Activations) -> tuple[Setting, list[GatePrompt], dict[str, Any]]:
+    """The model for the longest prompt, the prompts, and what was read, for the settings of the result."""
     from polykv.errors import ConfigError
     from polykv.evals.arms import open_setting
     from polykv.evals.gate_prompts import needle_prompts, read_prompts
@@ -152,9 +156,11 @@ def _open(values: dict[str, Any], activations: Activations) -> tuple[Setting, li
     prompts = Prompts(tokenizer, ChatTemplate.from_gguf(metadata, tokenizer))
     if values["file"] is None:
         text = read_corpus(values["corpus"])
-        return setting, needle_prompts(prompts, text, values["n"], values["length"], values["seed"])
+        made = needle_prompts(prompts, text, values["n"], values["length"], values["seed"])
+        return setting, made, describe_corpus(values["corpus"], text) | describe_files(values)
     found = read_prompts(prompts, values["file"])
     longest, limit = max(len(p.ids) for p in found) + values["tokens"], setting.model.config.context
     if longest > limit:
         raise ConfigError(f"{values['file']}: the longest prompt needs {longest:,} tokens, the model has {limit:,}")
-    return opened(longest), found
+    content = values["file"].read_text(encoding="utf-8")
+    return opened(longest), found, describe_corpus(str(values["file"]), content) | describe_files(values)

@@ -165,6 +165,24 @@ def open_arms(setting: Setting, kvs: tuple[str, ...], values: dict[str, Any]) ->
     ]
 
 
+def describe_files(values: dict[str, Any]) -> dict[str, Any]:
+    """For the settings of a result: calibration and codebooks as names without folders, and what tells them from others
+    of that name. Raises ConfigError when one cannot be read."""
+    from polykv.evals.corpora import text_digest
+
+    def named(path: str) -> str:
+        try:
+            return f"{Path(path).name} ({text_digest(Path(path).read_bytes())})"
+        except OSError as e:
+            raise ConfigError(f"{path}: cannot be read: {e.strerror or e}") from None
+
+    factors = values["calibration"]
+    return {
+        "calibration": None if factors is None else named(factors),
+        "codebooks": [named(book) for book in values["codebooks"]],
+    }
+
+
 def show(out: Output, result: Result) -> None:
     """The tables of a result."""
     from polykv.evals.tables import tables

@@ -14,6 +14,7 @@ from polykv.commands.eval_options import (
     check_codebooks,
     check_files,
     conclude,
+    describe_files,
     floor_option,
     model_options,
     out_option,
@@ -23,12 +24,12 @@ from polykv.commands.eval_options import (
     threads_option,
 )
 from polykv.commands.eval_report import report_options, write_reports
-from polykv.commands.eval_text import corpus_option, read_corpus
+from polykv.commands.eval_text import corpus_option, describe_corpus, read_corpus
 from polykv.commands.options import json_option
 from polykv.commands.output import Output
 from polykv.errors import ConfigError
 from polykv.evals.corpora import CORPORA
-from polykv.evals.overview_judge import CONTROL, DRIFT, Role, drift, invalid, relative
+from polykv.evals.overview_judge import CONTROL, Role, invalid, relative, remarks
 
 if TYPE_CHECKING:
     from polykv.evals.campaign import Executor, Task
@@ -79,7 +80,7 @@ def command(as_json: bool, out: Path | None, kvs: tuple[str, ...], floors: tuple
     limits = read_floors(floors, FLOORS)
     if values["corpus"] == "-":
         raise ConfigError("overview reads its text in several processes: --corpus takes a name or a file")
-    read_corpus(values["corpus"])
+    text = read_corpus(values["corpus"])
     start_threads(values["backend"], values["threads"])
     asked, ctxs = tuple(dict.fromkeys(kvs or DEFAULT)), tuple(dict.fromkeys(values["ctxs"] or (1024,)))
     tasks = _tasks(values, asked, ctxs)
@@ -91,9 +92,8 @@ def command(as_json: bool, out: Path | None, kvs: tuple[str, ...], floors: tuple
         o if "error" not in o else {"kv": t.settings["kv"], "ctx": t.settings["ctx"], "role": t.settings["role"], **o}
         for t, o in zip(tasks, outcomes, strict=True)
     ]
-    result = _judge(cells, values, asked, limits)
+    result = _judge(cells, values | describe_corpus(values["corpus"], text) | describe_files(values), asked, limits)
     show(output, result)
-    _tell_drift(output, result)
     conclude(output, result, out, lambda: write_reports(result, values, output))
 
 
@@ -103,6 +103,7 @@ def _judge(cells: list[Cell], values: dict[str, Any], asked: tuple[str, ...], li
     void: list[str] = []
     worse: list[str] = []
     judged: list[Cell] = []
+    notes: list[str] = []
     for ctx in dict.fromkeys(c["ctx"] for c in cells):
         here = relative([c for c in cells if c["ctx"] == ctx])
         void += invalid(here, values["max_ppl"])
@@ -110,10 +111,13 @@ def _judge(cells: list[Cell], values: dict[str, Any], asked: tuple[str, ...], li
         worse += [f"{c['kv']} writes what the exact run finds unlikely" for c in arms if not c["coherent"]]
         worse += below(arms, limits, HIGHER)
         judged += here
+        notes += remarks(here)
     stamps = [c.pop("stamp") for c in judged if "stamp" in c]
-    names = ("base", "corpus", "windows", "prompts", "length", "tokens", "bar", "max_ppl", "seed")
-    settings = {name: values[name] for name in names} | {"kv": list(asked)}
-    return Result("overview", stamps[0] if stamps else {}, settings, judged).judge(void, worse)
+    names = ("base", "corpus", "text", "calibration", "codebooks", "windows", "prompts", "length", "tokens")
+    settings = {name: values[name] for name in (*names, "bar", "max_ppl", "seed")} | {"kv": list(asked)}
+    result = Result("overview", stamps[0] if stamps else {}, settings, judged).judge(void, worse)
+    result.notes = list(dict.fromkeys(notes))
+    return result
 
 
 def _tasks(values: dict[str, Any], asked: tuple[str, ...], ctxs: tuple[int, ...]) -> list[Task]:
@@ -167,11 +171,3 @@ def _executor(values: dict[str, Any]) -> Executor:
     from polykv.evals.executor import LocalProcesses
 
     return LocalProcesses(values["workers"])
-
-
-def _tell_drift(output: Output, result: Result) -> None:
-    for ctx in dict.fromkeys(c["ctx"] for c in result.cells):
-        cells = [c for c in result.cells if c["ctx"] == ctx]
-        moved = drift(cells)
-        if moved is not None and abs(moved) > DRIFT:
-            output.note(f"{cells[0]['kv']} decoded {moved:+.0%} faster at the end: speeds of this run are a guess")

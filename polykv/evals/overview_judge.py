@@ -19,6 +19,8 @@ CONTROL, CONTROL_SAME, CONTROL_KLD = "q8_0", 0.97, 0.03
 # A text that a pair writes should not surprise the exact run more than that, or than so many times what the exact run
 # thinks of its own; greedy texts of a sound model have perplexity 1 to 4.
 COHERENT_PPL, COHERENT_TIMES = 20.0, 4.0
+# What a gate cannot say when there is nothing to lose.
+NO_RECALL = "the exact run answers none of the questions: that no answer is lost means nothing"
 # Anchors whose speeds differ by more make speeds of this run a guess.
 DRIFT = 0.2
 
@@ -90,6 +92,29 @@ def drift(cells: list[Cell]) -> float | None:
     if Role.FIRST not in speeds or Role.LAST not in speeds:
         return None
     return float(speeds[Role.LAST] / speeds[Role.FIRST] - 1)
+
+
+def remarks(cells: list[Cell]) -> list[str]:
+    """What a reader of one context's cells should know, in words; they have their stamps."""
+    measured = [c for c in cells if "error" not in c]
+    if not measured:
+        return []
+    found = []
+    moved = drift(measured)
+    if moved is not None and abs(moved) > DRIFT:
+        way = "faster" if moved > 0 else "slower"
+        found.append(f"{cells[0]['kv']} decoded {abs(moved):.0%} {way} at the end: speeds of this run are a guess")
+    for what in ("machine", "polykv", "commit"):
+        if len({str(c["stamp"][what]) for c in measured}) > 1:
+            found.append(f"the cells differ in {what}: speeds of some cannot be compared with those of others")
+    # What is added to a stored campaign comes after its anchors.
+    end = max((c["stamp"]["date"] for c in measured if c["role"] == Role.LAST), default=None)
+    late = [c["kv"] for c in measured if end is not None and c["stamp"]["date"] > end]
+    if late:
+        found.append(f"measured after the last exact run, so speeds have no anchor: {', '.join(late)}")
+    if not any(c["base_recall"] for c in measured):
+        found.append(NO_RECALL)
+    return found
 
 
 def relative(cells: list[Cell]) -> list[Cell]:

@@ -20,7 +20,7 @@ from polykv.errors import ConfigError, FormatError
 from polykv.evals.campaign import Outcome, Task, run
 from polykv.evals.executor import LocalProcesses
 from polykv.evals.overview import measure
-from polykv.evals.overview_judge import Role, drift, invalid, relative, verdict
+from polykv.evals.overview_judge import NO_RECALL, Role, drift, invalid, relative, remarks, verdict
 from polykv.evals.store import Store, alone
 from polykv.evals.work import perform
 
@@ -225,7 +225,8 @@ def test_a_cluster_that_is_not_there() -> None:
 
 def cell(role: Role = Role.ARM, kv: str = "turbo3", **other: Any) -> dict[str, Any]:
     figures = {"kld": 0.0, "kld_max": 0.0, "mean_tv": 0.0, "ppl": 9.0, "base_ppl": 9.0, "same_top": 1.0, "trace": "t"}
-    rest = {"base_trace": "t", "engaged": True, "tiers": [kv], "passes": True, "text_ppl": 2.0, "exact": []}
+    rest = {"stamp": {"machine": "m", "polykv": "1", "commit": "c", "date": "2026-01-01T00:00:00"}, "base_recall": 1.0}
+    rest |= {"base_trace": "t", "engaged": True, "tiers": [kv], "passes": True, "text_ppl": 2.0, "exact": []}
     sizes = {"decode_tok_s": 100.0, "prefill_tok_s": 1000.0, "kv_bytes": 10, "f16_bytes": 40}
     return {"kv": kv, "role": role, **figures, **rest, **sizes, **other}
 
@@ -264,6 +265,15 @@ def test_relative_figures_and_verdicts() -> None:
     # A model whose own texts are unlikely is measured with its own measure.
     poor = [c | {"text_ppl": 100.0} for c in (FIRST, cell(), LAST)]
     assert all(c["coherent"] for c in relative(poor))
+
+
+def test_remarks() -> None:
+    stamp = FIRST["stamp"]
+    assert remarks([FIRST, cell(), LAST]) == [] == remarks([])
+    assert "25% slower at the end" in remarks([FIRST, LAST | {"decode_tok_s": 75.0}])[0]
+    assert "differ in machine" in remarks([FIRST, cell(stamp=stamp | {"machine": "n"}), LAST])[0]
+    assert "no anchor: turbo3" in remarks([FIRST, cell(stamp=stamp | {"date": "2026-01-02T00:00:00"}), LAST])[0]
+    assert remarks([c | {"base_recall": 0.0} for c in (FIRST, cell(), LAST)]) == [NO_RECALL]
 
 
 def test_without_anchors_there_are_no_ratios() -> None:

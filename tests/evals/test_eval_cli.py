@@ -113,6 +113,22 @@ def test_prompts_of_a_file_may_be_longer_than_those_that_are_made(
     assert code == 2 and "--self-test" in text
 
 
+def test_settings_tell_what_was_read(capsys: pytest.CaptureFixture[str], corpus: str, tmp_path: Path) -> None:
+    """Results are passed on: no folders; two texts, or calibrations, of one name are told apart."""
+    factors = tmp_path / "k.tiq"
+    assert run(["calibrate", "-m", MODEL, corpus, "-o", str(factors), "--tokens", "256"]) == 0
+    capsys.readouterr()
+    args = (*KLD, "--corpus", corpus, "--kv", "turbo3")
+    _, plain, _ = ask(capsys, *args)
+    _, used, _ = ask(capsys, *args, "--calibration", str(factors), "--no-control")
+    Path(corpus).write_text(TEXT[::-1] * 40)
+    _, other, _ = ask(capsys, *args)
+    assert plain["settings"]["corpus"] == "text.txt" and plain["settings"]["calibration"] is None
+    assert used["settings"]["calibration"].startswith("k.tiq (") and used["settings"]["no_control"]
+    assert plain["settings"]["text"] == used["settings"]["text"] != other["settings"]["text"]
+    assert str(tmp_path) not in json.dumps([plain, used])
+
+
 def test_ppl(capsys: pytest.CaptureFixture[str], corpus: str) -> None:
     args = ("ppl", "-m", MODEL, "--ctx", "64", "--max-ppl", "1e9", "--corpus", corpus, "--kv", "f16", "--kv", "q8_0")
     code, result, _ = ask(capsys, *args)
@@ -148,7 +164,7 @@ def test_logits(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         (("kld", "--corpus", "/no/such/text"), "cannot be read"),
         (("kld", "--ctx", "1000000"), "outside 2.."),
         (("kld", "--calibration", "/no/such/file"), "file"),
-        (("kld", "--codebook", "book.bin", "--kv", "f16"), "none of the types"),
+        (("kld", "--codebook", "{short}", "--kv", "f16"), "none of the types"),
         (("logits", "--prompts", "/no/such/file"), "cannot be read"),
         (("logits", "--length", "100", "--n", "2", "--corpus", "{short}"), "too short"),
         (("ppl", "--corpus", "{short}"), "fewer than 100"),
