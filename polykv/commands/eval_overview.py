@@ -165,6 +165,8 @@ def _factors(values: dict[str, Any], kv: str, layers: int) -> dict[str, Any]:
 
 def _executor(values: dict[str, Any]) -> Executor:
     if values["cluster"]:
+        if values["workers"] > 1:
+            raise ConfigError("--workers is for this machine; a --cluster runs a cell on each of its machines")
         from polykv.evals.executor_ray import RayCluster
 
         return RayCluster(values["cluster"])

@@ -215,6 +215,14 @@ def test_ray_gives_the_same_figures(corpus: str) -> None:
     assert "error" in found["/no/such/model"]
 
 
+def test_a_task_has_a_machine_of_the_cluster_for_itself() -> None:
+    from polykv.evals.executor_ray import _least_cpus
+
+    nodes = [{"Alive": True, "Resources": {"CPU": 8.0}}, {"Alive": True, "Resources": {"CPU": 4.0}}]
+    gone = {"Alive": False, "Resources": {"CPU": 2.0}}
+    assert _least_cpus([*nodes, gone, {"Alive": True, "Resources": {}}]) == 4 and _least_cpus([gone]) == 1
+
+
 def test_a_cluster_that_is_not_there() -> None:
     from polykv.evals.executor_ray import RayCluster
 
@@ -296,6 +304,7 @@ OVERVIEW = ("eval", "overview", "-m", MODEL, "--length", "200", "--tokens", "6",
         (("--ctx", "128", "--codebook", "/no/such/file"), "none of the types"),
         (("--ctx", "128", "--kv", "turbo3_tcq", "--codebook", "/no/such/file"), "/no/such/file"),
         (("--ctx", "128", "--backend", "ref", "--threads", "2"), "no threads"),
+        (("--ctx", "128", "--cluster", "local", "--workers", "2"), "--workers"),
         (("--ctx", "128", "--store", "/no/such/folder/x"), "cannot be written"),
     ],
 )
