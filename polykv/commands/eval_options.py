@@ -23,13 +23,13 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 # Options that name a file to read -> what click calls their value.
 _SOURCES = {"model": "model", "corpus": "corpus", "prompts": "file", "calibration": "calibration"}
 
-arms_option = click.option(
-    "--kv",
-    "kvs",
-    multiple=True,
-    metavar="K/V",
-    help=f"Types to compare; repeat it. Default: {', '.join(DEFAULT_ARMS)}.",
-)
+
+def arms_option(default: tuple[str, ...]) -> Decorator:
+    """--kv, which may be repeated. default: what is compared without it, for the help text."""
+    text = f"Types to compare; repeat it. Default: {'  '.join(default)}"
+    return click.option("--kv", "kvs", multiple=True, metavar="K/V", help=text)
+
+
 base_option = click.option("--base", default="f16", show_default=True, metavar="K/V", help="What counts as exact.")
 activations_option = click.option(
     "--activations",
@@ -55,7 +55,12 @@ def chain(*options: Decorator) -> Decorator:
     return wrap
 
 
-model_options = chain(model_option, arms_option, codebook_option, calibration_option, backend_option)
+def model_options_for(default: tuple[str, ...]) -> Decorator:
+    """What is measured on which model. default: as for `arms_option`."""
+    return chain(model_option, arms_option(default), codebook_option, calibration_option, backend_option)
+
+
+model_options = model_options_for(DEFAULT_ARMS)
 run_options = chain(activations_option, threads_option, out_option, json_option)
 
 

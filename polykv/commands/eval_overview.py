@@ -16,7 +16,7 @@ from polykv.commands.eval_options import (
     conclude,
     describe_files,
     floor_option,
-    model_options,
+    model_options_for,
     out_option,
     read_floors,
     show,
@@ -42,7 +42,7 @@ COUNT = click.IntRange(min=1)
 
 
 @click.command()
-@model_options
+@model_options_for(DEFAULT)
 @base_option
 @corpus_option
 @click.option("--ctx", "ctxs", type=click.IntRange(min=64), multiple=True, help="Depth, default 1024; repeat it.")

@@ -10,6 +10,7 @@ from tiny_models import tiny_path
 
 from polykv.cli import run
 from polykv.commands.eval import KINDS
+from polykv.commands.eval_overview import DEFAULT
 from polykv.errors import FormatError
 from polykv.evals.result import Result, Verdict
 
@@ -191,6 +192,11 @@ def test_every_kind_has_help(capsys: pytest.CaptureFixture[str]) -> None:
         assert run(["eval", kind, "--help"]) == 0
         assert len(capsys.readouterr().out.splitlines()) > 5
     assert run(["eval"]) == 0
+    capsys.readouterr()
+    # Defaults are those of the kind.
+    assert run(["eval", "overview", "--help"]) == 0
+    said = capsys.readouterr().out
+    assert all(kv in said for kv in DEFAULT)
 
 
 @pytest.mark.parametrize(
