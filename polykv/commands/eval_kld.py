@@ -143,6 +143,8 @@ def kld(
         invalid += control_reason(control, values["activations"] == "q8")
     used = values | text | {"base": base, "base_ppl": base_ppl, "no_control": no_control}
     result = _result("kld", setting, used, windows, cells)
+    if base == CONTROL and not no_control:
+        result.notes.append(f"{CONTROL} is the base and the control: nothing is controlled")
     show(output, result)
     conclude(output, result.judge(invalid, below([c for c in cells if c["kv"] in asked], limits, HIGHER)), out)
 

@@ -68,6 +68,7 @@ def test_void_results(capsys: pytest.CaptureFixture[str], corpus: str, monkeypat
     code, _, text = ask(capsys, *KLD, *args)
     assert code == 3 and "the control q8_0" in text
     assert ask(capsys, *KLD, *args, "--no-control")[0] == 0
+    assert "nothing is controlled" in ask(capsys, *KLD, *args, "--base", "q8_0")[2]
 
 
 def test_types_that_code_nothing_are_not_measured(capsys: pytest.CaptureFixture[str], corpus: str) -> None:
