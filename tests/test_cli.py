@@ -23,10 +23,11 @@ from polykv.commands import options
 from polykv.commands.compiling import Compiling
 from polykv.commands.eval import KINDS
 from polykv.commands.output import Output
-from polykv.commands.streams import printable, say
+from polykv.commands.streams import say
 from polykv.errors import ConfigError, StrictError
 from polykv.fast.cpu import limits
 from polykv.ops import BACKENDS
+from polykv.printable import printable
 from polykv.report import megabytes
 
 TINY = str(tiny_path("llama"))

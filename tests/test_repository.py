@@ -19,7 +19,7 @@ DOCS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "data" 
 TEXT = sorted({*PYTHON, *DOCS, *ROOT.glob("*.cfg"), *ROOT.glob("*.toml"), ROOT / "Makefile", ROOT / ".ci" / "run"})
 
 # Which parts of polykv a part may import; a part is the name after `polykv.`, and always may import itself.
-BASE = {"types", "errors", "arguments", "config", "data", "file_kind", "hadamard", "whole_file"}
+BASE = {"types", "errors", "arguments", "config", "data", "file_kind", "hadamard", "printable", "whole_file"}
 FRONT = {"__main__", "cli", "commands", "doctor"}
 ALLOWED: dict[str, set[str]] = {
     "hadamard": set(),
@@ -29,6 +29,7 @@ ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "arguments": {"errors"},
     "file_kind": set(),
+    "printable": set(),
     "whole_file": {"errors"},
     "page_cache": set(),
     "config": {"types"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,9 +12,10 @@ from polykv.commands.eval_options import (
     DEFAULT_ARMS,
     base_option,
     below,
-    check_out,
+    check_files,
     conclude,
     counting,
+    describe_files,
     floor_option,
     model_options,
     open_arms,
@@ -22,15 +24,15 @@ from polykv.commands.eval_options import (
     show,
     start_threads,
 )
-from polykv.commands.eval_text import corpus_option, read_corpus
+from polykv.commands.eval_text import corpus_option, describe_corpus, read_corpus
 from polykv.commands.output import Output
-from polykv.evals.overview_judge import CONTROL, control_reason
+from polykv.evals.overview_judge import CONTROL, control_reason, not_finite
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from polykv.evals.arms import Setting
+    from polykv.evals.arms import Arm, Setting
     from polykv.evals.result import Cell, Result
     from polykv.evals.windows import Window
 
@@ -70,8 +72,8 @@ def ppl(as_json: bool, out: Path | None, kvs: tuple[str, ...], **values: Any) ->
     from polykv.evals.perplexity import score
 
     output = Output(as_json)
-    check_out(out)
-    setting, windows = _open(values)
+    check_files(values, out=out)
+    setting, windows, text = _open(values)
     arms = open_arms(setting, kvs, values)
     cells: list[Cell] = []
     for arm in arms:
@@ -79,8 +81,10 @@ def ppl(as_json: bool, out: Path | None, kvs: tuple[str, ...], **values: Any) ->
             nll = score(windows, arm, setting, counting(update, arm.name))
         value, error = perplexity(nll)
         cells.append({"kv": arm.name, "positions": nll.size, "ppl": value, "ppl_error": error})
-    invalid = _strange(cells[0]["kv"], cells[0]["ppl"], values["max_ppl"])
-    result = _result("ppl", setting, values, windows, cells).judge(invalid, [])
+    # A pair that ruins the model says nothing about the text.
+    best = min(cells, key=lambda c: c["ppl"] if math.isfinite(c["ppl"]) else math.inf)
+    invalid = _strange(best["kv"], best["ppl"], values["max_ppl"]) + _void(setting, arms, cells, values["ctx"])
+    result = _result("ppl", setting, values | text, windows, cells).judge(invalid, [])
     show(output, result)
     conclude(output, result, out)
 
@@ -112,9 +116,9 @@ def kld(
     from polykv.evals.perplexity import compare
 
     output = Output(as_json)
-    check_out(out)
+    check_files(values, out=out)
     limits = read_floors(floors, FLOORS)
-    setting, windows = _open(values)
+    setting, windows, text = _open(values)
     asked = kvs or DEFAULT_ARMS
     arms = open_arms(setting, asked if no_control or CONTROL in asked else (CONTROL, *asked), values)
     with Compiling(setting.ops.name), output.progress("reading") as update:
@@ -133,16 +137,20 @@ def kld(
         cell["kld_p99"] = cell["kld_quantiles"]["p99"]
         cell["by_depth"] = by_depth(found[cell["kv"]].positions, windows)
     base_ppl, _ = perplexity(next(iter(found.values())).positions.base_nll)
-    invalid = _strange(base, base_ppl, values["max_ppl"])
+    invalid = _strange(base, base_ppl, values["max_ppl"]) + _void(setting, arms, cells, values["ctx"])
     if not no_control:
         control = next(c for c in cells if c["kv"] == CONTROL)
         invalid += control_reason(control, values["activations"] == "q8")
-    result = _result("kld", setting, values | {"base": base, "base_ppl": base_ppl}, windows, cells)
+    used = values | text | {"base": base, "base_ppl": base_ppl, "no_control": no_control}
+    result = _result("kld", setting, used, windows, cells)
+    if base == CONTROL and not no_control:
+        result.notes.append(f"{CONTROL} is the base and the control: nothing is controlled")
     show(output, result)
     conclude(output, result.judge(invalid, below([c for c in cells if c["kv"] in asked], limits, HIGHER)), out)
 
 
-def _open(values: dict[str, Any]) -> tuple[Setting, list[Window]]:
+def _open(values: dict[str, Any]) -> tuple[Setting, list[Window], dict[str, Any]]:
+    """The model, its windows, and what was read, for the settings of the result."""
     from polykv.evals.arms import open_setting
     from polykv.evals.windows import text_windows
     from polykv.llm import choose_activations
@@ -154,7 +162,9 @@ def _open(values: dict[str, Any]) -> tuple[Setting, list[Window]]:
         values["model"], backend=values["backend"], activations=activations, ctx=values["ctx"], decode=values["decode"]
     )
     tokenizer = Tokenizer.from_gguf(setting.model.gguf.metadata)
-    return setting, text_windows(tokenizer, read_corpus(values["corpus"]), values["ctx"], values["windows"])
+    text = read_corpus(values["corpus"])
+    windows = text_windows(tokenizer, text, values["ctx"], values["windows"])
+    return setting, windows, describe_corpus(values["corpus"], text) | describe_files(values)
 
 
 def _strange(kv: str, ppl: float, limit: float) -> list[str]:
@@ -163,11 +173,19 @@ def _strange(kv: str, ppl: float, limit: float) -> list[str]:
     return [f"perplexity {ppl:.4g} with {kv} is above {limit:g}: the model does not know such texts (--max-ppl)"]
 
 
+def _void(setting: Setting, arms: list[Arm], cells: list[Cell], ctx: int) -> list[str]:
+    """Reasons against figures that say nothing about their types."""
+    from polykv.evals.arms import never_coded
+
+    # The last token of a window is predicted, not read.
+    return not_finite(cells, ("ppl", "kld")) + never_coded(setting.model.config, arms, ctx - 1)
+
+
 def _result(kind: str, setting: Setting, values: dict[str, Any], windows: list[Window], cells: list[Cell]) -> Result:
     from polykv.evals.result import Result
     from polykv.evals.stamp import stamp
 
-    names = ("corpus", "ctx", "decode", "max_ppl", "base", "base_ppl")
+    names = ("corpus", "text", "ctx", "decode", "max_ppl", "base", "base_ppl", "no_control", "calibration", "codebooks")
     settings = {name: values[name] for name in names if name in values}
     settings |= {"windows": len(windows), "positions": sum(w.scored for w in windows)}
     made = stamp(setting.model, backend=setting.ops.name, activations=setting.activations, threads=values["threads"])

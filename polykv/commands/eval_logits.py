@@ -10,22 +10,24 @@ import click
 from polykv.commands.compiling import Compiling
 from polykv.commands.eval_options import (
     base_option,
-    check_out,
+    check_files,
     conclude,
     counting,
+    describe_files,
     model_options,
     open_arms,
     run_options,
     show,
     start_threads,
 )
-from polykv.commands.eval_text import corpus_option, read_corpus
+from polykv.commands.eval_text import corpus_option, describe_corpus, read_corpus
 from polykv.commands.output import Output
 
 if TYPE_CHECKING:
     from polykv.evals.arms import Arm, Setting
     from polykv.evals.gate_run import Damage, GatePrompt, Recorded
     from polykv.evals.result import Cell
+    from polykv.types import Activations
 
 # Share of prompts with a real disagreement that passes, of types that lose something.
 LOSSY_BAR = 0.15
@@ -54,31 +56,38 @@ def command(as_json: bool, out: Path | None, kvs: tuple[str, ...], base: str, **
     tie, not after the answer), no answer is lost, and the distributions stay close (total variation below 0.3). The
     exact run is made twice first; if it does not repeat, the result is void (exit code 3).
     """
-    from polykv.evals.arms import make_arm, open_setting
+    from polykv.evals.arms import make_arm, never_coded
+    from polykv.evals.damage import check_exact
+    from polykv.evals.overview_judge import NO_RECALL
     from polykv.evals.result import Result
     from polykv.evals.stamp import stamp
     from polykv.llm import choose_activations
 
     output = Output(as_json)
-    check_out(out)
+    check_files(values, out=out)
     start_threads(values["backend"], values["threads"])
     activations = choose_activations(values["backend"], values["activations"])
-    ctx = values["length"] + values["tokens"]
-    setting = open_setting(values["model"], backend=values["backend"], activations=activations, ctx=ctx)
-    prompts = _prompts(setting, values)
+    setting, prompts, text = _open(values, activations)
     arms, exact = open_arms(setting, kvs, values), make_arm(setting, base)
+    if values["self_test"]:
+        check_exact(exact.tiers)
     bench = _Bench(setting, exact, prompts, values, output)
     cells = [bench.judge(arm.name, arm, equal=values["equal"]) for arm in arms]
     invalid = [] if bench.repeats else [f"two runs with {base} differ: nothing that differs from them means anything"]
+    # The last token of a prompt's run is predicted, not read.
+    longest = max(len(p.ids) for p in prompts) + values["tokens"] - 1
+    invalid += never_coded(setting.model.config, arms, longest)
     if values["self_test"]:
         tests = bench.self_test()
         cells += tests
         invalid += [f"the gate passes a run with {c['kv']}" for c in tests if c["passes"]]
-    names = ("corpus", "length", "tokens", "free", "bar", "equal", "margin", "seed")
-    settings = {"base": base, "prompts": len(prompts), "recall": bench.recall, **{n: values[n] for n in names}}
+    names = ("length", "tokens", "free", "bar", "equal", "margin", "seed")
+    settings = {"base": base, "prompts": len(prompts), "recall": bench.recall, **text, **{n: values[n] for n in names}}
     made = stamp(setting.model, backend=setting.ops.name, activations=activations, threads=values["threads"])
     below = [f"{c['kv']} fails" for c in cells if not c["passes"] and not c["self_test"]]
     result = Result("logits", made, settings, cells).judge(invalid, below)
+    if bench.recall == 0:
+        result.notes.append(NO_RECALL)
     show(output, result)
     conclude(output, result, out)
 
@@ -128,21 +137,30 @@ class _Bench:
             )
 
 
-def _prompts(setting: Setting, values: dict[str, Any]) -> list[GatePrompt]:
+def _open(values: dict[str, Any], activations: Activations) -> tuple[Setting, list[GatePrompt], dict[str, Any]]:
+    """The model for the longest prompt, the prompts, and what was read, for the settings of the result."""
     from polykv.errors import ConfigError
+    from polykv.evals.arms import open_setting
     from polykv.evals.gate_prompts import needle_prompts, read_prompts
     from polykv.prompt import Prompts
     from polykv.text.chat import ChatTemplate
     from polykv.text.tokenizer import Tokenizer
 
+    def opened(ctx: int) -> Setting:
+        return open_setting(values["model"], backend=values["backend"], activations=activations, ctx=ctx)
+
+    # The length of prompts from a file is not known before the model's tokenizer is.
+    setting = opened(2 if values["file"] else values["length"] + values["tokens"])
     metadata = setting.model.gguf.metadata
     tokenizer = Tokenizer.from_gguf(metadata)
     prompts = Prompts(tokenizer, ChatTemplate.from_gguf(metadata, tokenizer))
     if values["file"] is None:
         text = read_corpus(values["corpus"])
-        return needle_prompts(prompts, text, values["n"], values["length"], values["seed"])
+        made = needle_prompts(prompts, text, values["n"], values["length"], values["seed"])
+        return setting, made, describe_corpus(values["corpus"], text) | describe_files(values)
     found = read_prompts(prompts, values["file"])
     longest, limit = max(len(p.ids) for p in found) + values["tokens"], setting.model.config.context
     if longest > limit:
         raise ConfigError(f"{values['file']}: the longest prompt needs {longest:,} tokens, the model has {limit:,}")
-    return found
+    content = values["file"].read_text(encoding="utf-8")
+    return opened(longest), found, describe_corpus(str(values["file"]), content) | describe_files(values)

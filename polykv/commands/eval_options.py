@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import click
 
 from polykv.commands.options import backend_option, calibration_option, codebook_option, json_option, model_option
 from polykv.commands.output import Output
-from polykv.errors import ConfigError
+from polykv.errors import ConfigError, PolyKVError
 from polykv.whole_file import check_writable
 
 if TYPE_CHECKING:
@@ -19,14 +20,16 @@ if TYPE_CHECKING:
 
 DEFAULT_ARMS = ("f16", "q8_0", "q8_0/turbo3")
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+# Options that name a file to read -> what click calls their value.
+_SOURCES = {"model": "model", "corpus": "corpus", "prompts": "file", "calibration": "calibration"}
 
-arms_option = click.option(
-    "--kv",
-    "kvs",
-    multiple=True,
-    metavar="K/V",
-    help=f"Types to compare; repeat it. Default: {', '.join(DEFAULT_ARMS)}.",
-)
+
+def arms_option(default: tuple[str, ...]) -> Decorator:
+    """--kv, which may be repeated. default: what is compared without it, for the help text."""
+    text = f"Types to compare; repeat it. Default: {'  '.join(default)}"
+    return click.option("--kv", "kvs", multiple=True, metavar="K/V", help=text)
+
+
 base_option = click.option("--base", default="f16", show_default=True, metavar="K/V", help="What counts as exact.")
 activations_option = click.option(
     "--activations",
@@ -52,7 +55,12 @@ def chain(*options: Decorator) -> Decorator:
     return wrap
 
 
-model_options = chain(model_option, arms_option, codebook_option, calibration_option, backend_option)
+def model_options_for(default: tuple[str, ...]) -> Decorator:
+    """What is measured on which model. default: as for `arms_option`."""
+    return chain(model_option, arms_option(default), codebook_option, calibration_option, backend_option)
+
+
+model_options = model_options_for(DEFAULT_ARMS)
 run_options = chain(activations_option, threads_option, out_option, json_option)
 
 
@@ -89,7 +97,8 @@ def below(cells: list[Cell], floors: dict[str, float], higher: frozenset[str]) -
     for cell in cells:
         for name, limit in floors.items():
             value = cell.get(name)
-            if value is None or (value < limit if name in higher else value > limit):
+            # What is no number is not good enough.
+            if value is None or not (value >= limit if name in higher else value <= limit):
                 reasons.append(f"{cell['kv']}: {name} is {_number(value)}, the floor is {limit:g}")
     return reasons
 
@@ -109,11 +118,35 @@ def check_out(path: Path | None) -> None:
         check_writable(path)
 
 
+def check_files(values: dict[str, Any], **targets: Path | None) -> None:
+    """Raise a PolyKVError when a file could not be written, or would be written over another that is named.
+
+    targets: files to write, by the names of their options.
+    """
+    from polykv.evals.corpora import CORPORA
+    from polykv.evals.files import check_apart
+
+    for path in targets.values():
+        check_out(path)
+    sources = {f"--{name}": values.get(key) for name, key in _SOURCES.items()}
+    sources |= {f"--codebook {b}": b for b in values.get("codebooks", ())}
+    named = {option: str(path) for option, path in sources.items() if path not in (None, "-", *CORPORA)}
+    check_apart({f"--{name}": path for name, path in targets.items()}, named)
+
+
 def start_threads(backend: str, threads: int | None) -> None:
     """Set the number of worker threads. Raises ConfigError for a backend that has none."""
     from polykv.llm import set_threads
 
     set_threads(backend, threads)
+
+
+def check_codebooks(kvs: tuple[str, ...], layers: int) -> None:
+    """Raise ConfigError when --codebook is given for types none of which has a codebook."""
+    from polykv.evals.arms import takes_codebooks
+
+    if not any(takes_codebooks(kv, layers) for kv in kvs):
+        raise ConfigError("--codebook: none of the types that are compared has a codebook")
 
 
 def open_arms(setting: Setting, kvs: tuple[str, ...], values: dict[str, Any]) -> list[Arm]:
@@ -124,8 +157,8 @@ def open_arms(setting: Setting, kvs: tuple[str, ...], values: dict[str, Any]) ->
 
     factors = read_calibration(values["calibration"], None) if values["calibration"] else None
     wanted, n = tuple(dict.fromkeys(kvs or DEFAULT_ARMS)), len(setting.model.config.layers)
-    if values["codebooks"] and not any(takes_codebooks(kv, n) for kv in wanted):
-        raise ConfigError("--codebook: none of the types that are compared has a codebook")
+    if values["codebooks"]:
+        check_codebooks(wanted, n)
     return [
         make_arm(
             setting,
@@ -137,6 +170,24 @@ def open_arms(setting: Setting, kvs: tuple[str, ...], values: dict[str, Any]) ->
     ]
 
 
+def describe_files(values: dict[str, Any]) -> dict[str, Any]:
+    """For the settings of a result: calibration and codebooks as names without folders, and what tells them from others
+    of that name. Raises ConfigError when one cannot be read."""
+    from polykv.evals.corpora import text_digest
+
+    def named(path: str) -> str:
+        try:
+            return f"{Path(path).name} ({text_digest(Path(path).read_bytes())})"
+        except OSError as e:
+            raise ConfigError(f"{path}: cannot be read: {e.strerror or e}") from None
+
+    factors = values["calibration"]
+    return {
+        "calibration": None if factors is None else named(factors),
+        "codebooks": [named(book) for book in values["codebooks"]],
+    }
+
+
 def show(out: Output, result: Result) -> None:
     """The tables of a result."""
     from polykv.evals.tables import tables
@@ -145,12 +196,22 @@ def show(out: Output, result: Result) -> None:
         out.table(t.title, t.columns, t.rows, t.caption, text_columns=t.text)
 
 
-def conclude(out: Output, result: Result, path: Path | None) -> None:
-    """Say the verdict, keep the result, print the JSON line, and exit with the verdict's code."""
-    if path is not None:
-        result.save(path)
+def conclude(out: Output, result: Result, path: Path | None, also: Callable[[], None] | None = None) -> None:
+    """Keep the result, say the verdict, print the JSON line, and exit with the verdict's code. A result that cannot be
+    kept is printed all the same. also: writes what else is made of it."""
+    lost: PolyKVError | None = None
+    for write in (None if path is None else partial(result.save, path), also):
+        try:
+            if write is not None:
+                write()
+        except PolyKVError as e:
+            lost = lost or e
+    for note in result.notes:
+        out.note(note)
     if result.reasons:
         out.text(f"{result.verdict.value.upper()}: {'; '.join(result.reasons)}")
     out.json(result.to_json())
+    if lost is not None:
+        raise lost
     if result.verdict.exit_code:
         raise click.exceptions.Exit(result.verdict.exit_code)

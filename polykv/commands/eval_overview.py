@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,21 +11,25 @@ import click
 from polykv.commands.eval_options import (
     base_option,
     below,
-    check_out,
+    check_codebooks,
+    check_files,
     conclude,
+    describe_files,
     floor_option,
-    model_options,
+    model_options_for,
     out_option,
     read_floors,
     show,
+    start_threads,
     threads_option,
 )
-from polykv.commands.eval_report import check_reports, report_options, write_reports
-from polykv.commands.eval_text import corpus_option, read_corpus
+from polykv.commands.eval_report import report_options, write_reports
+from polykv.commands.eval_text import corpus_option, describe_corpus, read_corpus
 from polykv.commands.options import json_option
 from polykv.commands.output import Output
 from polykv.errors import ConfigError
-from polykv.evals.overview_judge import CONTROL, DRIFT, Role, drift, invalid, relative
+from polykv.evals.corpora import CORPORA
+from polykv.evals.overview_judge import CONTROL, Role, invalid, relative, remarks
 
 if TYPE_CHECKING:
     from polykv.evals.campaign import Executor, Task
@@ -37,7 +42,7 @@ COUNT = click.IntRange(min=1)
 
 
 @click.command()
-@model_options
+@model_options_for(DEFAULT)
 @base_option
 @corpus_option
 @click.option("--ctx", "ctxs", type=click.IntRange(min=64), multiple=True, help="Depth, default 1024; repeat it.")
@@ -67,31 +72,29 @@ def command(as_json: bool, out: Path | None, kvs: tuple[str, ...], floors: tuple
     ends differ, when exact types differ from themselves, or when the control moves predictions. A --floor makes the
     exit code 1 when a type is worse.
     """
-    from polykv.evals.campaign import Store, run
+    from polykv.evals.campaign import run
+    from polykv.evals.store import Store, alone
 
     output = Output(as_json)
-    check_out(out)
-    check_reports(values)
+    check_files(values, out=out, html=values["html"], markdown=values["markdown"], store=values["store"])
     limits = read_floors(floors, FLOORS)
     if values["corpus"] == "-":
         raise ConfigError("overview reads its text in several processes: --corpus takes a name or a file")
-    read_corpus(values["corpus"])
-    asked = tuple(dict.fromkeys(kvs or DEFAULT))
-    layers = _check(values, asked)
-    tasks = [t for ctx in values["ctxs"] or (1024,) for t in _tasks(values, asked, ctx, layers)]
-    store = None if values["store"] is None else Store(values["store"])
+    text = read_corpus(values["corpus"])
+    start_threads(values["backend"], values["threads"])
+    asked, ctxs = tuple(dict.fromkeys(kvs or DEFAULT)), tuple(dict.fromkeys(values["ctxs"] or (1024,)))
+    tasks = _tasks(values, asked, ctxs)
+    path = values["store"]
     executor = _executor(values)
-    with output.progress("measuring", unit="cells") as update:
-        outcomes = run(tasks, executor, store, update)
+    with nullcontext() if path is None else alone(path), output.progress("measuring", unit="cells") as update:
+        outcomes = run(tasks, executor, None if path is None else Store(path), update)
     cells = [
         o if "error" not in o else {"kv": t.settings["kv"], "ctx": t.settings["ctx"], "role": t.settings["role"], **o}
         for t, o in zip(tasks, outcomes, strict=True)
     ]
-    result = _judge(cells, values, asked, limits)
+    result = _judge(cells, values | describe_corpus(values["corpus"], text) | describe_files(values), asked, limits)
     show(output, result)
-    _tell_drift(output, result)
-    write_reports(result, values, output)
-    conclude(output, result, out)
+    conclude(output, result, out, lambda: write_reports(result, values, output))
 
 
 def _judge(cells: list[Cell], values: dict[str, Any], asked: tuple[str, ...], limits: dict[str, float]) -> Result:
@@ -100,34 +103,53 @@ def _judge(cells: list[Cell], values: dict[str, Any], asked: tuple[str, ...], li
     void: list[str] = []
     worse: list[str] = []
     judged: list[Cell] = []
+    notes: list[str] = []
     for ctx in dict.fromkeys(c["ctx"] for c in cells):
         here = relative([c for c in cells if c["ctx"] == ctx])
         void += invalid(here, values["max_ppl"])
-        arms = [c for c in here if c["kv"] in asked and c["role"] is not Role.LAST and "error" not in c]
+        arms = [c for c in here if c["kv"] in asked and c["role"] != Role.LAST and "error" not in c]
         worse += [f"{c['kv']} writes what the exact run finds unlikely" for c in arms if not c["coherent"]]
         worse += below(arms, limits, HIGHER)
         judged += here
+        notes += remarks(here)
     stamps = [c.pop("stamp") for c in judged if "stamp" in c]
-    names = ("base", "corpus", "windows", "prompts", "length", "tokens", "bar", "max_ppl", "seed")
-    settings = {name: values[name] for name in names} | {"kv": list(asked)}
-    return Result("overview", stamps[0] if stamps else {}, settings, judged).judge(void, worse)
+    names = ("base", "corpus", "text", "calibration", "codebooks", "windows", "prompts", "length", "tokens")
+    settings = {name: values[name] for name in (*names, "bar", "max_ppl", "seed")} | {"kv": list(asked)}
+    result = Result("overview", stamps[0] if stamps else {}, settings, judged).judge(void, worse)
+    result.notes = list(dict.fromkeys(notes))
+    return result
 
 
-def _tasks(values: dict[str, Any], asked: tuple[str, ...], ctx: int, layers: int) -> list[Task]:
-    """The cells of one context, in order."""
+def _tasks(values: dict[str, Any], asked: tuple[str, ...], ctxs: tuple[int, ...]) -> list[Task]:
+    """All cells in order. Raises a PolyKVError for what no process could do, before any is started."""
     from polykv.evals.campaign import Task
+    from polykv.evals.overview import identity, open_arm, open_inputs
 
-    names = ("model", "backend", "threads", "base", "windows", "prompts", "length", "tokens", "bar", "seed")
-    shared = {name: values[name] for name in names} | {"ctx": ctx}
-    file = Path(values["corpus"])
-    shared["corpus"] = str(file.absolute()) if file.is_file() else values["corpus"]
     base = values["base"]
     arms = [(kv, Role.ARM) for kv in asked if kv != base]
     control = [] if CONTROL in (*asked, base) else [(CONTROL, Role.CONTROL)]
-    return [
-        Task("overview", {**shared, "kv": kv, "role": role, **_factors(values, kv, layers)})
-        for kv, role in [(base, Role.FIRST), *control, *arms, (base, Role.LAST)]
-    ]
+    found = []
+    for ctx in ctxs:
+        shared = _shared(values) | {"ctx": ctx}
+        inputs = open_inputs(shared)
+        layers = len(inputs.setting.model.config.layers)
+        if ctx == ctxs[0] and values["codebooks"]:
+            check_codebooks(asked, layers)
+        for kv, role in [(base, Role.FIRST), *control, *arms, (base, Role.LAST)]:
+            settings = {**shared, "kv": kv, "role": role, **_factors(values, kv, layers)}
+            open_arm(inputs.setting, settings)
+            found.append(Task("overview", settings | {"identity": identity(inputs, settings)}))
+    return found
+
+
+def _shared(values: dict[str, Any]) -> dict[str, Any]:
+    """Settings of every cell; files by their whole names, for a process may have another current folder."""
+    names = ("backend", "threads", "base", "windows", "prompts", "length", "tokens", "bar", "seed")
+    shared = {name: values[name] for name in names}
+    shared["model"] = str(Path(values["model"]).absolute()) if Path(values["model"]).is_file() else values["model"]
+    # As for `read_corpus`: the name of a shipped text means that text.
+    shared["corpus"] = values["corpus"] if values["corpus"] in CORPORA else str(Path(values["corpus"]).absolute())
+    return shared
 
 
 def _factors(values: dict[str, Any], kv: str, layers: int) -> dict[str, Any]:
@@ -141,30 +163,13 @@ def _factors(values: dict[str, Any], kv: str, layers: int) -> dict[str, Any]:
     }
 
 
-def _check(values: dict[str, Any], asked: tuple[str, ...]) -> int:
-    """Refuse what no process could do, before any is started. The model's number of layers."""
-    from polykv.evals.arms import make_arm, open_setting
-
-    ctx = max(*(values["ctxs"] or (1024,)), values["length"] + values["tokens"])
-    setting = open_setting(values["model"], backend=values["backend"], ctx=ctx)
-    for kv in (values["base"], *asked):
-        make_arm(setting, kv)
-    return len(setting.model.config.layers)
-
-
 def _executor(values: dict[str, Any]) -> Executor:
     if values["cluster"]:
+        if values["workers"] > 1:
+            raise ConfigError("--workers is for this machine; a --cluster runs a cell on each of its machines")
         from polykv.evals.executor_ray import RayCluster
 
         return RayCluster(values["cluster"])
     from polykv.evals.executor import LocalProcesses
 
     return LocalProcesses(values["workers"])
-
-
-def _tell_drift(output: Output, result: Result) -> None:
-    for ctx in dict.fromkeys(c["ctx"] for c in result.cells):
-        cells = [c for c in result.cells if c["ctx"] == ctx]
-        moved = drift(cells)
-        if moved is not None and abs(moved) > DRIFT:
-            output.note(f"{cells[0]['kv']} decoded {moved:+.0%} faster at the end: speeds of this run are a guess")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from polykv.commands.eval_options import Decorator, chain, check_out, show
+from polykv.commands.eval_options import Decorator, chain, check_files, show
 from polykv.commands.options import json_option
 from polykv.commands.output import Output
-from polykv.errors import ConfigError, FormatError, PromptError
+from polykv.errors import FormatError, PromptError
+from polykv.printable import printable
 
 if TYPE_CHECKING:
     from polykv.evals.result import Result
@@ -29,12 +32,14 @@ report_options: Decorator = chain(
 def report(file: Path, **values: Any) -> None:
     """Show the result in FILE, and write it as HTML or Markdown."""
     output = Output()
-    check_reports(values)
+    check_files({}, file=file, html=values["html"], markdown=values["markdown"])
     result = _read(file)
-    _check(result, file)
-    show(output, result)
-    output.text(f"verdict: {result.verdict.value}" + "".join(f"; {r}" for r in result.reasons))
-    write_reports(result, values, output)
+    with _foreign(file):
+        show(output, result)
+        output.text(f"verdict: {result.verdict.value}" + "".join(f"; {r}" for r in result.reasons))
+        for note in result.notes:
+            output.note(note)
+        write_reports(result, values, output)
 
 
 @click.command()
@@ -46,7 +51,9 @@ def compare(first: Path, second: Path, as_json: bool) -> None:
     from polykv.evals.compare import compare as side_by_side
 
     output = Output(as_json)
-    table, notes = side_by_side(_read(first), _read(second))
+    a, b = _read(first), _read(second)
+    with _foreign(f"{first} and {second}"):
+        table, notes = side_by_side(a, b)
     output.table(table.title, table.columns, table.rows, text_columns=table.text)
     for note in notes:
         output.text(note)
@@ -54,41 +61,30 @@ def compare(first: Path, second: Path, as_json: bool) -> None:
     output.json({"differences": rows, "notes": notes})
 
 
-def check_reports(values: dict[str, Any]) -> None:
-    """Raise ConfigError when a report could not be written, before there is anything to write."""
-    for path in (values["html"], values["markdown"]):
-        check_out(path)
-
-
 def write_reports(result: Result, values: dict[str, Any], output: Output) -> None:
     """The files that --html and --markdown name."""
+    from polykv.evals.files import write_text
     from polykv.evals.pictures import pictures
     from polykv.evals.report import html, markdown
 
     if values["html"] is not None:
-        _write(values["html"], html(result))
-        _, missing = pictures(result)
-        if missing:
-            output.note(missing)
+        drawn = pictures(result)
+        write_text(values["html"], html(result, drawn))
+        if drawn[1]:
+            output.note(drawn[1])
     if values["markdown"] is not None:
-        _write(values["markdown"], markdown(result))
+        write_text(values["markdown"], markdown(result))
 
 
-def _write(path: Path, text: str) -> None:
+@contextmanager
+def _foreign(where: object) -> Iterator[None]:
+    """Results that were edited, or are of another version, have figures that are not where this version writes them:
+    whatever fails on that account is the file's fault."""
     try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as e:
-        raise ConfigError(f"{path}: cannot be written: {e.strerror or e}") from None
-
-
-def _check(result: Result, path: Path) -> None:
-    """Raise FormatError for a file whose cells lack what its tables show: somebody else wrote or changed it."""
-    from polykv.evals.tables import tables
-
-    try:
-        tables(result)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as e:
-        raise FormatError(path, "cells", f"not those of kind {result.kind!r:.40} ({type(e).__name__}: {e})") from None
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as e:
+        reason = f"its figures are not as this version writes them ({type(e).__name__}: {printable(str(e))[:100]})"
+        raise FormatError(where, "cells", reason) from None
 
 
 def _read(path: Path) -> Result:

@@ -13,7 +13,8 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from polykv.commands.streams import printable, say
+from polykv.commands.streams import say
+from polykv.printable import printable
 
 
 class Output:
@@ -38,7 +39,7 @@ class Output:
             self.text(title)
         table = Table(caption=caption or None, caption_justify="left")
         for i, name in enumerate(columns):
-            table.add_column(name, justify="left" if i < text_columns else "right", overflow="fold")
+            table.add_column(printable(name), justify="left" if i < text_columns else "right", overflow="fold")
         for row in rows:
             table.add_row(*[printable(cell) for cell in row])
         self.render(table)

@@ -10,6 +10,8 @@ import warnings
 from types import TracebackType
 from typing import Literal, NoReturn, TextIO
 
+from polykv.printable import printable
+
 
 def prepare() -> None:
     """Make all three usable: UTF-8 for what is printed, the null device for what the caller closed. Warnings of the
@@ -74,17 +76,3 @@ def _existing(stream: TextIO | None, mode: Literal["r", "w"]) -> TextIO:
 def drop(stream: TextIO) -> None:
     """Point stdout or stderr elsewhere, so that nothing more fails on it, exit included."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-def printable(text: str) -> str:
-    """Text with control characters (other than newline and tab) made visible: output comes from untrusted files.
-
-    >>> printable("red \\x1b[31m")
-    'red \\\\x1b[31m'
-    """
-    return "".join(c if c in "\n\t" or c.isprintable() or not is_control(c) else f"\\x{ord(c):02x}" for c in text)
-
-
-def is_control(c: str) -> bool:
-    """C0 and C1 control characters and DEL."""
-    return ord(c) < 32 or 127 <= ord(c) < 160

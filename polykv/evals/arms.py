@@ -9,8 +9,9 @@ from pathlib import Path
 from polykv import ops as operations
 from polykv.cache.calibration import Calibration
 from polykv.cache.codecs.trellis import with_codebooks
+from polykv.cache.group import Stage, exact_from, make_groups
 from polykv.catalogue import resolve
-from polykv.config import CacheConfig, Tier
+from polykv.config import CacheConfig, ModelConfig, Tier
 from polykv.errors import ConfigError
 from polykv.model.key_bias import asked_tiers, protect_keys
 from polykv.model.loader import Model, load_model
@@ -68,6 +69,28 @@ def make_arm(
     factors = Calibration() if calibration is None else calibration
     factors.equalizers(config)
     return Arm(kv, tiers, factors)
+
+
+def reads_codes(model: ModelConfig, arm: Arm, position: int) -> bool:
+    """Whether a query at `position`, or one before it, reads cells that are coded: types with exact cells code whole
+    units only. True of exact types."""
+    groups = [
+        g
+        for g in make_groups(model, arm.tiers, CacheConfig.block_size)
+        if g.stage is not Stage.EXACT and any(c.bits < 16 for i in g.layers for c in (arm.tiers[i].k, arm.tiers[i].v))
+    ]
+    return not groups or any(
+        g.stage is Stage.WHOLE or exact_from(position, g.recent) > max(g.sink, g.first_cell(position)) for g in groups
+    )
+
+
+def never_coded(model: ModelConfig, arms: Iterable[Arm], tokens: int) -> list[str]:
+    """Reasons against figures of arms that keep `tokens` tokens exact."""
+    return [
+        f"{arm.name} codes nothing within {tokens:,} tokens, all of it is exact: such figures say nothing about it"
+        for arm in arms
+        if not reads_codes(model, arm, tokens - 1)
+    ]
 
 
 def takes_codebooks(kv: str, layers: int) -> bool:

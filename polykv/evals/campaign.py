@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
+from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from polykv.errors import FormatError
+if TYPE_CHECKING:
+    from polykv.evals.store import Store
 
 Outcome = dict[str, Any]
 
@@ -40,51 +40,9 @@ class Task:
 class Executor(Protocol):
     """Where tasks run."""
 
-    def run(self, tasks: list[Task]) -> Iterator[tuple[Task, Outcome]]:
+    def run(self, tasks: list[Task]) -> Generator[tuple[Task, Outcome], None, None]:
         """Outcomes in the order in which they are ready. One that failed is {"error": text}."""
         ...
-
-
-class Store:
-    """Outcomes in a file: {"key", "kind", "settings", "outcome"} per line. A last line that was cut off by a crash is
-    dropped; anything else that does not fit raises FormatError, for another file must not be overwritten."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._done: dict[str, Outcome] = {}
-        if path.exists():
-            self._read(path.read_text(encoding="utf-8"))
-
-    def _read(self, text: str) -> None:
-        lines = text.split("\n")
-        whole, rest = lines[:-1], lines[-1]
-        for number, line in enumerate(whole, 1):
-            try:
-                entry = json.loads(line)
-                self._done[entry["key"]] = entry["outcome"]
-            except (ValueError, KeyError, TypeError) as e:
-                raise FormatError(self._path, f"line {number}", "not an entry of a campaign") from e
-        if rest:
-            # Written again whole, so that the next entry begins a line of its own.
-            part = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-            part.write_text("".join(f"{line}\n" for line in whole), encoding="utf-8")
-            part.replace(self._path)
-
-    def __len__(self) -> int:
-        return len(self._done)
-
-    def get(self, task: Task) -> Outcome | None:
-        """What is known of a task."""
-        return self._done.get(task.key)
-
-    def add(self, task: Task, outcome: Outcome) -> None:
-        """Keep an outcome, on disk before this returns."""
-        self._done[task.key] = outcome
-        entry = {"key": task.key, "kind": task.kind, "settings": task.settings, "outcome": outcome}
-        with self._path.open("a", encoding="utf-8") as f:
-            f.write(json.dumps(entry, ensure_ascii=False) + "\n")
-            f.flush()
-            os.fsync(f.fileno())
 
 
 def run(
@@ -106,11 +64,13 @@ def run(
     done = len(tasks) - len(missing)
     if on_progress:
         on_progress(done, len(tasks), "measuring")
-    for task, outcome in executor.run(missing):
-        found[task.key] = outcome
-        if store is not None and "error" not in outcome:
-            store.add(task, outcome)
-        done += 1
-        if on_progress:
-            on_progress(done, len(tasks), "measuring")
+    # Closed at once when an outcome cannot be kept: what is still running is not waited for.
+    with closing(executor.run(missing)) as outcomes:
+        for task, outcome in outcomes:
+            found[task.key] = outcome
+            if store is not None and "error" not in outcome:
+                store.add(task, outcome)
+            done += 1
+            if on_progress:
+                on_progress(done, len(tasks), "measuring")
     return [found[t.key] for t in tasks]

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from polykv.errors import ConfigError
-from polykv.evals.result import Cell, Result
+from polykv.evals.result import Cell, Result, Verdict
 from polykv.evals.table import Table
 
 # What tells the cells of a result apart, as far as they have it.
 KEYS = ("kv", "role", "ctx", "task", "length", "depth", "self_test")
-# Parts of a stamp that may differ without changing what was measured.
-FREE = ("date", "commit", "polykv")
+# Parts of a stamp that always differ.
+FREE = ("date",)
+Cells = dict[tuple[tuple[str, str], ...], Cell]
 
 
 def compare(a: Result, b: Result) -> tuple[Table, list[str]]:
@@ -34,10 +35,14 @@ def compare(a: Result, b: Result) -> tuple[Table, list[str]]:
         for k in x
         if k not in y
     ]
+    notes += _lacking(mine, theirs)
     notes += _differences("settings", a.settings, b.settings)
     notes += _differences("stamp", _fixed(a.stamp), _fixed(b.stamp))
     if a.verdict is not b.verdict:
         notes.append(f"verdicts: {a.verdict.value}, {b.verdict.value}")
+    for which, r in (("first", a), ("second", b)):
+        if r.verdict is Verdict.INVALID:
+            notes.append(f"the {which} is void, its figures mean nothing: {'; '.join(r.reasons)}")
     return Table(title, ["cell", "figure", "first", "second", "change"], rows, text=2), notes
 
 
@@ -49,9 +54,25 @@ def _name(key: tuple[tuple[str, str], ...]) -> str:
     return ", ".join(v if k in ("kv", "role", "task") else f"{k} {v}" for k, v in key)
 
 
+def _lacking(mine: Cells, theirs: Cells) -> list[str]:
+    """Figures that one of two cells lacks, by the result that has them."""
+    found = []
+    for which, x, y in (("first", mine, theirs), ("second", theirs, mine)):
+        names = [k for key in x if key in y for k in _flat(x[key]) if k not in _flat(y[key])]
+        if names:
+            found.append(f"figures only in the {which}: {', '.join(dict.fromkeys(names))}")
+    return found
+
+
+def _flat(cell: Cell) -> Cell:
+    """Figures with those that are in objects of their own, such as quantiles."""
+    inner = {f"{k} {i}": v for k, o in cell.items() if isinstance(o, dict) for i, v in o.items()}
+    return {k: v for k, v in cell.items() if not isinstance(v, dict)} | inner
+
+
 def _changes(a: Cell, b: Cell) -> list[list[str]]:
     """Numbers and texts that differ, as (figure, first, second, change)."""
-    found = []
+    a, b, found = _flat(a), _flat(b), []
     for key in [k for k in a if k in b and a[k] != b[k] and k not in KEYS]:
         x, y = a[key], b[key]
         if isinstance(x, bool) or isinstance(y, bool) or not all(isinstance(v, int | float) for v in (x, y)):

@@ -6,12 +6,13 @@ long by a fifth, values of one layer lost, keys turned to a wrong position, head
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
 from polykv.cache.pool import KVPool
 from polykv.cache.sequence import Sequence
+from polykv.config import Tier
 from polykv.errors import ConfigError
 from polykv.model.rope import angles
 from polykv.types import F32, I32, Slots
@@ -51,6 +52,12 @@ DAMAGES: dict[str, Callable[[KVPool, Sequence], None]] = {
 }
 
 
+def check_exact(tiers: Iterable[Tier]) -> None:
+    """Raise ConfigError for types whose cache cannot be damaged here: those with exact cells."""
+    if any(t.staged for t in tiers):
+        raise ConfigError("--self-test: types with exact cells cannot be damaged on purpose: take --base f16")
+
+
 def _turned(pool: KVPool, layer: int, k: F32) -> F32:
     one = angles(pool.model.layers[layer].rope, np.ones(len(k), np.int32))
     # Magnitude belongs to the key already.
@@ -68,8 +75,7 @@ def _swapped(v: F32) -> F32:
 
 def _change(pool: KVPool, sequence: Sequence, layer: int, k: Change | None, v: Change | None) -> None:
     """Read the cells of a layer, change them, write them back. For caches whose blocks are one stage."""
-    if any(t.staged for t in pool.tiers):
-        raise ConfigError("types with exact cells cannot be damaged for a test: take f16")
+    check_exact(pool.tiers)
     table = sequence.block_tables[pool.group_of(layer)]
     blocks: I32 = table.ids[table.first :].copy()
     size = pool.block_size

@@ -62,12 +62,14 @@ def positions(base: F32, weights: F32, mine: F32, following: npt.NDArray[np.int6
 
 
 def perplexity(nll: F64) -> tuple[float, float]:
-    """exp(mean nll) and its standard error.
+    """exp(mean nll) and its standard error; infinite when it is beyond all floats.
 
     >>> perplexity(np.log([2.0, 2.0]))
     (2.0, 0.0)
     """
-    value = math.exp(nll.mean())
+    mean = nll.mean()
+    # The largest power of e that a float holds is 709.
+    value = math.exp(mean) if mean < 709 else math.inf if mean >= 709 else math.nan
     return value, value * standard_error(nll)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from threading import Lock
 
@@ -13,6 +14,9 @@ from polykv.evals.campaign import Outcome, Task
 
 # Lines of a failed process that are worth showing.
 TAIL = 3
+# The program of a process. Modules are found where this process finds them: `python -m` would look into the current
+# folder first, where a file of the user's may have the name of a module.
+START = "import json, sys; sys.path[:] = json.loads(sys.stdin.readline()); from polykv.evals.work import main; main()"
 
 
 class LocalProcesses:
@@ -24,7 +28,7 @@ class LocalProcesses:
         self._lock = Lock()
         self._closed = False
 
-    def run(self, tasks: list[Task]) -> Iterator[tuple[Task, Outcome]]:
+    def run(self, tasks: list[Task]) -> Generator[tuple[Task, Outcome], None, None]:
         """See `Executor`. Interrupted, it ends the processes that are running."""
         with ThreadPoolExecutor(self._workers) as pool:
             waiting = {pool.submit(self._perform, task): task for task in tasks}
@@ -43,16 +47,22 @@ class LocalProcesses:
                         process.kill()
 
     def _perform(self, task: Task) -> Outcome:
-        command = [sys.executable, "-m", "polykv.evals.work"]
+        command = [sys.executable, "-P", "-c", START]
+        told = {"kind": task.kind, "settings": task.settings, "parent": os.getpid()}
         with self._lock:
             if self._closed:
                 return {"error": "cancelled"}
             process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                encoding="utf-8",
+                errors="replace",
             )
             self._running.add(process)
         try:
-            out, err = process.communicate(json.dumps({"kind": task.kind, "settings": task.settings}), self._limit)
+            out, err = process.communicate(f"{json.dumps(sys.path)}\n{json.dumps(told)}", self._limit)
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Iterator
+from collections.abc import Generator
+from typing import Any
 
 from polykv.errors import ConfigError
 from polykv.evals.campaign import Outcome, Task
@@ -13,26 +14,29 @@ SECONDS = 5.0
 
 
 class RayCluster:
-    """address: of the cluster; "local" starts one on this machine. cpus: cores that a task takes.
+    """address: of the cluster; "local" starts one on this machine. cpus: cores that a task takes; by default those of
+    the smallest machine, so that no two tasks of a campaign slow each other down on machines that are alike.
 
     The model must be found on every machine: a name of the catalogue, hf:org/repo, or a path that all have. Raises
     ConfigError when Ray is not installed or the cluster does not answer.
     """
 
-    def __init__(self, address: str = "local", cpus: int = 1, limit: float = 3600.0) -> None:
+    def __init__(self, address: str = "local", cpus: int | None = None, limit: float = 3600.0) -> None:
         try:
             import ray
         except ImportError:
             raise ConfigError("--cluster needs Ray: pip install 'polykv[cluster]'") from None
-        self._ray, self._cpus, self._limit = ray, cpus, limit
+        self._ray, self._limit = ray, limit
         _reach(address)
         if not ray.is_initialized():
             try:
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
             except (ConnectionError, ValueError) as e:
                 raise ConfigError(f"--cluster {address}: {e}") from None
+        nodes: Any = ray.nodes
+        self._cpus = _least_cpus(nodes()) if cpus is None else cpus
 
-    def run(self, tasks: list[Task]) -> Iterator[tuple[Task, Outcome]]:
+    def run(self, tasks: list[Task]) -> Generator[tuple[Task, Outcome], None, None]:
         """See `Executor`."""
         ray = self._ray
         remote = ray.remote(num_cpus=self._cpus, max_retries=0)(_perform)
@@ -48,6 +52,12 @@ class RayCluster:
         finally:
             for ref in waiting:
                 ray.cancel(ref, force=True)
+
+
+def _least_cpus(nodes: list[dict[str, Any]]) -> int:
+    """Cores of the smallest machine that has any and is alive, at least one."""
+    sizes = [int(n["Resources"].get("CPU", 0)) for n in nodes if n["Alive"]]
+    return max(1, min((s for s in sizes if s), default=1))
 
 
 def _reach(address: str) -> None:

@@ -14,12 +14,14 @@ from polykv.evals.gate_run import GatePrompt
 from polykv.prompt import Prompts
 
 PLACES = ("harbour", "library", "mill", "orchard", "observatory", "quarry", "theatre", "vineyard", "zoo")
+# The fewest words of a passage, and the shortest prompt, as a part of what was asked for, that a whole text may give.
+LEAST_WORDS, SHORTEST = 8, 0.8
 
 
 def needle_prompts(prompts: Prompts, text: str, n: int, tokens: int, seed: int) -> list[GatePrompt]:
     """n prompts of about `tokens` tokens; passages and depths differ, and are the same for the same seed.
 
-    Raises ConfigError when the text is too short to take passages from.
+    Raises ConfigError when the text is too short to take passages from, or its words too long.
     """
     found = []
     words = text.split()
@@ -28,17 +30,24 @@ def needle_prompts(prompts: Prompts, text: str, n: int, tokens: int, seed: int) 
         place, code = rng.choice(PLACES), str(rng.randint(1000000, 9999999))
         question = f"What is the number of the {place}? Answer with the number alone."
         # Words of English are 1.3 tokens or more; what is too long is cut, never what is asked for.
-        count = tokens
+        most = len(words) - 1
+        count = min(tokens, most)
         while True:
-            if count >= len(words):
-                raise ConfigError(f"a text of {len(words):,} words is too short for passages of {tokens:,} tokens")
+            if most < LEAST_WORDS:
+                raise ConfigError(f"a text of {len(words):,} words between blanks is too short for passages")
+            if count < LEAST_WORDS:
+                raise ConfigError(
+                    f"prompts of {tokens:,} tokens have no room for the question and {LEAST_WORDS} words of this text"
+                )
             start = rng.randrange(len(words) - count)
             passage = words[start : start + count]
             passage.insert(round(count * (i + 0.5) / n), f"The number of the {place} is {code}.")
             ids = prompts.first(question, " ".join(passage))
-            if len(ids) <= tokens or count < 8:
+            if len(ids) <= tokens:
                 break
             count = min(count - 1, count * tokens // len(ids))
+        if count == most and len(ids) < SHORTEST * tokens:
+            raise ConfigError(f"a text of {len(words):,} words is too short for passages of {tokens:,} tokens")
         found.append(GatePrompt(tuple(ids), code))
     return found
 

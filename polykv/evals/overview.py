@@ -13,15 +13,19 @@ from __future__ import annotations
 import hashlib
 import statistics
 import time
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from polykv import __version__
 from polykv.cache.calibration_file import read_calibration
-from polykv.evals.arms import Arm, Setting, make_arm, open_setting
-from polykv.evals.corpora import read_text
+from polykv.errors import ConfigError
+from polykv.evals.arms import Arm, Setting, make_arm, never_coded, open_setting
+from polykv.evals.corpora import read_text, text_digest
 from polykv.evals.divergence import figures, perplexity
 from polykv.evals.gate import compare, summary
 from polykv.evals.gate_prompts import needle_prompts
-from polykv.evals.gate_run import Recorded, record
+from polykv.evals.gate_run import GatePrompt, Recorded, record
 from polykv.evals.perplexity import compare as compare_windows
 from polykv.evals.perplexity import score
 from polykv.evals.result import Cell
@@ -36,37 +40,80 @@ from polykv.text.tokenizer import Tokenizer
 TIMED, REPEATS, WARM = 32, 3, 8
 
 
+@dataclass(frozen=True)
+class Inputs:
+    """What a task reads. windows, prompts: of its text."""
+
+    setting: Setting
+    windows: list[Window]
+    prompts: list[GatePrompt]
+    text: str
+
+
+def open_inputs(settings: dict[str, Any]) -> Inputs:
+    """Model and text of a task. Raises a PolyKVError for anything that is wrong with them."""
+    setting = open_setting(
+        settings["model"],
+        backend=settings["backend"],
+        activations=choose_activations(settings["backend"], "f32"),
+        ctx=max(settings["ctx"] + TIMED + WARM, settings["length"] + settings["tokens"]),
+    )
+    metadata, text = setting.model.gguf.metadata, read_text(settings["corpus"])
+    tokenizer = Tokenizer.from_gguf(metadata)
+    windows = text_windows(tokenizer, text, settings["ctx"], settings["windows"])
+    makes = Prompts(tokenizer, ChatTemplate.from_gguf(metadata, tokenizer))
+    prompts = needle_prompts(makes, text, settings["prompts"], settings["length"], settings["seed"])
+    return Inputs(setting, windows, prompts, text)
+
+
+def open_arm(setting: Setting, settings: dict[str, Any]) -> Arm:
+    """The types of a task. Raises a PolyKVError for anything that is wrong with them."""
+    factors = None if settings["calibration"] is None else read_calibration(settings["calibration"], None)
+    return make_arm(setting, settings["kv"], codebooks=settings["codebooks"], calibration=factors)
+
+
+def identity(inputs: Inputs, settings: dict[str, Any]) -> dict[str, str]:
+    """What the names in the settings stand for: another model or text of the same name gives other figures."""
+    files = [*settings["codebooks"], *([settings["calibration"]] if settings["calibration"] else [])]
+    digests = [text_digest(Path(file).read_bytes()) for file in files]
+    text = text_digest(inputs.text.encode())
+    return {
+        "model": inputs.setting.model.fingerprint,
+        "text": text,
+        "factors": " ".join(digests),
+        "polykv": __version__,
+    }
+
+
 def measure(settings: dict[str, Any]) -> Cell:
     """All figures of one pair. settings: model, backend, threads, kv, base, ctx, corpus (a name or a path), windows,
-    prompts, length, tokens, bar, seed; `codebooks` and `calibration` where used.
+    prompts, length, tokens, bar, seed, codebooks, calibration (None: without), role; `identity` where it is known.
 
     Raises a PolyKVError for anything that is wrong with them.
     """
     began = time.perf_counter()
     set_threads(settings["backend"], settings["threads"])
-    ctx, text = settings["ctx"], read_text(settings["corpus"])
-    longest = max(ctx + TIMED + WARM, settings["length"] + settings["tokens"])
-    setting = open_setting(
-        settings["model"],
-        backend=settings["backend"],
-        activations=choose_activations(settings["backend"], "f32"),
-        ctx=longest,
+    inputs = open_inputs(settings)
+    setting = inputs.setting
+    base, arm = make_arm(setting, settings["base"]), open_arm(setting, settings)
+    found = identity(inputs, settings)
+    for name, value in settings.get("identity", found).items():
+        if value != found[name]:
+            raise ConfigError(f"{name}: {found[name]} is found here under that name, the campaign is of {value}")
+    cell: Cell = {"kv": settings["kv"], "ctx": settings["ctx"], "role": settings["role"]}
+    # Shortest of what is measured: a type that codes nothing there is not measured there.
+    cell["exact"] = never_coded(
+        setting.model.config, [arm], min(settings["ctx"], max(len(p.ids) for p in inputs.prompts))
     )
-    base = make_arm(setting, settings["base"])
-    factors = None if settings["calibration"] is None else read_calibration(settings["calibration"], None)
-    arm = make_arm(setting, settings["kv"], codebooks=settings["codebooks"], calibration=factors)
-    cell: Cell = {"kv": settings["kv"], "ctx": ctx, "role": settings["role"]}
-    cell |= _divergence(setting, base, arm, text, settings)
-    cell |= _gate(setting, base, arm, text, settings)
-    cell |= _run(setting, base, text, settings)
+    cell |= _divergence(inputs, base, arm)
+    cell |= _gate(inputs, base, arm, settings)
+    cell |= _run(inputs, base, arm, settings)
     made = stamp(setting.model, backend=setting.ops.name, activations=setting.activations, threads=settings["threads"])
     return cell | {"seconds": time.perf_counter() - began, "load_average": load_average(), "stamp": made}
 
 
-def _divergence(setting: Setting, base: Arm, arm: Arm, text: str, settings: dict[str, Any]) -> Cell:
-    tokenizer = Tokenizer.from_gguf(setting.model.gguf.metadata)
-    windows = text_windows(tokenizer, text, settings["ctx"], settings["windows"])
-    found = compare_windows(windows, base, [arm], setting)[arm.name]
+def _divergence(inputs: Inputs, base: Arm, arm: Arm) -> Cell:
+    found = compare_windows(inputs.windows, base, [arm], inputs.setting)[arm.name]
     cell = figures(found.positions)
     base_ppl, _ = perplexity(found.positions.base_nll)
     names = ("kld", "kld_error", "kld_max", "same_top", "delta_p", "ppl", "ln_ppl_ratio")
@@ -82,11 +129,8 @@ def _divergence(setting: Setting, base: Arm, arm: Arm, text: str, settings: dict
     }
 
 
-def _gate(setting: Setting, base: Arm, arm: Arm, text: str, settings: dict[str, Any]) -> Cell:
-    metadata = setting.model.gguf.metadata
-    tokenizer = Tokenizer.from_gguf(metadata)
-    makes = Prompts(tokenizer, ChatTemplate.from_gguf(metadata, tokenizer))
-    prompts = needle_prompts(makes, text, settings["prompts"], settings["length"], settings["seed"])
+def _gate(inputs: Inputs, base: Arm, arm: Arm, settings: dict[str, Any]) -> Cell:
+    setting, prompts = inputs.setting, inputs.prompts
     reference = record(setting, base, prompts, settings["tokens"])
     mine = record(setting, arm, prompts, settings["tokens"], lead=reference)
     pairs = list(zip(reference.runs, mine.runs, prompts, strict=True))
@@ -111,7 +155,7 @@ def _trace(recorded: Recorded) -> str:
     return h.hexdigest()
 
 
-def _run(setting: Setting, base: Arm, text: str, settings: dict[str, Any]) -> Cell:
+def _run(inputs: Inputs, base: Arm, arm: Arm, settings: dict[str, Any]) -> Cell:
     """The pair as a user runs it."""
     llm = load(
         settings["model"],
@@ -121,14 +165,14 @@ def _run(setting: Setting, base: Arm, text: str, settings: dict[str, Any]) -> Ce
         calibration=settings["calibration"],
         ctx=settings["ctx"] + TIMED + WARM,
     )
-    ids = llm.tokenizer.encode(text, add_bos=None)[: settings["ctx"]]
+    ids = llm.tokenizer.encode(inputs.text, add_bos=None)[: settings["ctx"]]
     # Every shape of step once, on other tokens, so that nothing of the text is in the cache.
     llm.generate(ids[::-1], max_tokens=2, ignore_eog=True)
     first = llm.generate(ids, max_tokens=WARM, ignore_eog=True)
     timed = [llm.generate(ids, max_tokens=TIMED, ignore_eog=True) for _ in range(REPEATS)]
     said = list(timed[0].tokens)
     # The exact run reads what the pair wrote, after the same text.
-    ppl, _ = perplexity(score([Window((*ids, *said), len(ids) - 1)], base, setting))
+    ppl, _ = perplexity(score([Window((*ids, *said), len(ids) - 1)], base, inputs.setting))
     counters = llm.ops.calls
     return {
         "prefill_tok_s": first.stats.prefill_tok_s,
@@ -136,7 +180,7 @@ def _run(setting: Setting, base: Arm, text: str, settings: dict[str, Any]) -> Ce
         "decode_runs": [g.stats.decode_tok_s for g in timed],
         "text_ppl": ppl,
         "text": llm.tokenizer.decode(said),
-        "engaged": _engaged(llm, len(ids)) and counters["layers"] > 0,
+        "engaged": _engaged(llm, arm, len(ids)) and counters["layers"] > 0,
         "calls": dict(counters),
         "tiers": sorted({str(t) for t in llm.cache.tiers}),
         "notes": list(llm.notes),
@@ -144,10 +188,10 @@ def _run(setting: Setting, base: Arm, text: str, settings: dict[str, Any]) -> Ce
     }
 
 
-def _engaged(llm: LLM, tokens: int) -> bool:
+def _engaged(llm: LLM, arm: Arm, tokens: int) -> bool:
     """Whether steps wrote to and read from a cache of the types that were asked for."""
     counters = llm.engine.runner.counters
-    compressed = all(
-        llm.cache.layer(i).k.codec == t.k and llm.cache.layer(i).v.codec == t.v for i, t in enumerate(llm.cache.tiers)
+    stored = all(
+        llm.cache.layer(i).k.codec == t.k and llm.cache.layer(i).v.codec == t.v for i, t in enumerate(arm.tiers)
     )
-    return compressed and counters.rows >= tokens and counters.steps >= TIMED
+    return stored and llm.cache.tiers == arm.tiers and counters.rows >= tokens and counters.steps >= TIMED

@@ -7,6 +7,8 @@ the types that it names.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence as Seq
 from enum import StrEnum
 from typing import Any
 
@@ -17,6 +19,8 @@ CONTROL, CONTROL_SAME, CONTROL_KLD = "q8_0", 0.97, 0.03
 # A text that a pair writes should not surprise the exact run more than that, or than so many times what the exact run
 # thinks of its own; greedy texts of a sound model have perplexity 1 to 4.
 COHERENT_PPL, COHERENT_TIMES = 20.0, 4.0
+# What a gate cannot say when there is nothing to lose.
+NO_RECALL = "the exact run answers none of the questions: that no answer is lost means nothing"
 # Anchors whose speeds differ by more make speeds of this run a guess.
 DRIFT = 0.2
 
@@ -41,6 +45,16 @@ def control_reason(cell: Cell, rounded: bool = False) -> list[str]:
     ]
 
 
+def not_finite(cells: list[Cell], names: Seq[str]) -> list[str]:
+    """Reasons against cells in which one of these figures is no number: the types broke the predictions."""
+    return [
+        f"{c['kv']}: {name} is not a finite number"
+        for c in cells
+        for name in names
+        if name in c and not math.isfinite(c[name])
+    ]
+
+
 def invalid(cells: list[Cell], max_ppl: float) -> list[str]:
     """Reasons against the whole, for the cells of one context."""
     failed = [c for c in cells if "error" in c]
@@ -57,8 +71,10 @@ def invalid(cells: list[Cell], max_ppl: float) -> list[str]:
         reasons.append("the exact run gave other figures in another process")
     control = next((c for c in cells if c["kv"] == CONTROL), None)
     reasons += [] if control is None else control_reason(control)
-    if first["base_ppl"] > max_ppl:
+    if not first["base_ppl"] <= max_ppl:
         reasons.append(f"perplexity {first['base_ppl']:.4g} is above {max_ppl:g}: the model does not know such texts")
+    reasons += [reason for c in cells for reason in c["exact"]]
+    reasons += not_finite(cells, ("kld", "ppl", "text_ppl", "mean_tv"))
     reasons += [f"{c['kv']}: the types that ran are {', '.join(c['tiers'])}" for c in cells if not c["engaged"]]
     return reasons
 
@@ -78,22 +94,47 @@ def drift(cells: list[Cell]) -> float | None:
     return float(speeds[Role.LAST] / speeds[Role.FIRST] - 1)
 
 
+def remarks(cells: list[Cell]) -> list[str]:
+    """What a reader of one context's cells should know, in words; they have their stamps."""
+    measured = [c for c in cells if "error" not in c]
+    if not measured:
+        return []
+    found = []
+    moved = drift(measured)
+    if moved is not None and abs(moved) > DRIFT:
+        way = "faster" if moved > 0 else "slower"
+        found.append(f"{cells[0]['kv']} decoded {abs(moved):.0%} {way} at the end: speeds of this run are a guess")
+    for what in ("machine", "polykv", "commit"):
+        if len({str(c["stamp"][what]) for c in measured}) > 1:
+            found.append(f"the cells differ in {what}: speeds of some cannot be compared with those of others")
+    # What is added to a stored campaign comes after its anchors.
+    end = max((c["stamp"]["date"] for c in measured if c["role"] == Role.LAST), default=None)
+    late = [c["kv"] for c in measured if end is not None and c["stamp"]["date"] > end]
+    if late:
+        found.append(f"measured after the last exact run, so speeds have no anchor: {', '.join(late)}")
+    if not any(c["base_recall"] for c in measured):
+        found.append(NO_RECALL)
+    return found
+
+
 def relative(cells: list[Cell]) -> list[Cell]:
     """The cells with what only a comparison tells: `decode_ratio`, `prefill_ratio`, `smaller`, and `coherent`, whether
     the exact run finds likely what a pair wrote.
 
-    They are compared with the mean of both anchors, so that a slow drift of the machine counts half.
+    They are compared with the mean of both anchors, so that a slow drift of the machine counts half. Without anchors
+    there are no ratios.
     """
     anchors = [c for c in cells if c["role"] in (Role.FIRST, Role.LAST) and "error" not in c]
 
     def against(cell: Cell) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        if anchors and "error" not in cell:
+        if "error" in cell:
+            return {}
+        found: dict[str, Any] = {"smaller": cell["f16_bytes"] / cell["kv_bytes"]}
+        limit = COHERENT_PPL
+        if anchors:
             for name, key in (("decode_ratio", "decode_tok_s"), ("prefill_ratio", "prefill_tok_s")):
                 found[name] = cell[key] / (sum(a[key] for a in anchors) / len(anchors))
-            found["smaller"] = cell["f16_bytes"] / cell["kv_bytes"]
-            own = sum(a["text_ppl"] for a in anchors) / len(anchors)
-            found["coherent"] = cell["text_ppl"] <= max(COHERENT_PPL, COHERENT_TIMES * own)
-        return found
+            limit = max(limit, COHERENT_TIMES * sum(a["text_ppl"] for a in anchors) / len(anchors))
+        return found | {"coherent": cell["text_ppl"] <= limit}
 
     return [cell | against(cell) for cell in cells]

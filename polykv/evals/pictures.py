@@ -6,6 +6,7 @@ Needs matplotlib, which the extra `plot` brings; without it a report has tables 
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -64,20 +65,31 @@ def _has(result: Result, name: str) -> bool:
     cells = _measured(result)
     if name == _BY_DEPTH:
         return any(c.get("by_depth") for c in cells) or len({c.get("ctx") for c in cells}) > 1
-    return any("bits_held" in c for c in cells)
+    return bool(cells)
 
 
 def _measured(result: Result) -> list[Cell]:
-    """Cells with a divergence, the last anchor and whatever failed left out."""
-    return [c for c in result.cells if c.get("kld") is not None and c.get("role") != Role.LAST]
+    """Cells with a divergence and a size, the last anchor and whatever failed left out."""
+    cells = [c for c in result.cells if c.get("role") != Role.LAST]
+    return [c for c in cells if _number(c.get("kld")) and _number(c.get("bits_held"))]
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _label(name: object) -> str:
+    """Text that is no formula: two dollar signs would begin one."""
+    return str(name).replace("$", r"\$")
 
 
 def _rate(axes: Axes, result: Result) -> None:
     depth = max((c.get("ctx", 0) for c in result.cells), default=0)
     for c in _measured(result):
         if c.get("ctx", 0) == depth:
-            axes.plot(c["bits_held"], max(c["kld"], LEAST), "o")
-            axes.annotate(c["kv"], (c["bits_held"], max(c["kld"], LEAST)), xytext=(4, 4), textcoords="offset points")
+            at = (c["bits_held"], max(c["kld"], LEAST))
+            axes.plot(*at, "o")
+            axes.annotate(_label(c["kv"]), at, xytext=(4, 4), textcoords="offset points")
     axes.set_yscale("log")
     axes.set_xlabel("bits per value, everything that is held")
     axes.set_ylabel("mean KLD in nats")
@@ -88,10 +100,10 @@ def _depth(axes: Axes, result: Result) -> None:
     cells = _measured(result)
     for kv in dict.fromkeys(c["kv"] for c in cells):
         mine = [c for c in cells if c["kv"] == kv]
-        points = [(b["to"], b["kld"]) for c in mine for b in c.get("by_depth", [])] or [
+        points = [(b["to"], b["kld"]) for c in mine for b in c.get("by_depth", []) if _number(b["kld"])] or [
             (c["ctx"], c["kld"]) for c in mine
         ]
-        axes.plot([x for x, _ in points], [max(y, LEAST) for _, y in points], "o-", label=kv)
+        axes.plot([x for x, _ in points], [max(y, LEAST) for _, y in points], "o-", label=_label(kv))
     axes.set_yscale("log")
     axes.set_xlabel("tokens before the prediction")
     axes.set_ylabel("mean KLD in nats")
@@ -117,11 +129,11 @@ def _heat(axes: Axes, result: Result) -> None:
 
 
 def _task(cell: Cell) -> str:
-    return str(cell["task"])
+    return _label(cell["task"])
 
 
 def _column(cell: Cell) -> str:
-    return f"{cell['kv']}\n{cell['length']:,}"
+    return f"{_label(cell['kv'])}\n{cell['length']:,}"
 
 
 _BY_DEPTH = "Divergence by depth"

@@ -15,6 +15,7 @@ from polykv.evals.pictures import pictures
 from polykv.evals.result import Result
 from polykv.evals.table import Table
 from polykv.evals.tables import tables
+from polykv.printable import printable
 
 TITLES = {
     "ppl": "Perplexity",
@@ -29,10 +30,16 @@ TITLES = {
 }
 
 
+# Characters that begin markup anywhere in a line. Underscores do not inside words.
+_MARKS = "\\`*[]|#!"
+_ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+
+
 def markdown(result: Result) -> str:
     """The result in Markdown: verdict, tables, settings, stamp."""
     lines = [f"# {_cell(title(result))}", "", f"Verdict: **{result.verdict.value}**"]
     lines += [f"* {_cell(reason)}" for reason in result.reasons]
+    lines += [f"* Note: {_cell(note)}" for note in result.notes]
     for table in tables(result):
         lines += ["", *_markdown_table(table)]
     lines += ["", "## How it was made", ""]
@@ -40,21 +47,22 @@ def markdown(result: Result) -> str:
     return "\n".join(lines) + "\n"
 
 
-def html(result: Result) -> str:
-    """The result as one HTML file, with pictures when matplotlib is installed."""
+def html(result: Result, drawn: tuple[list[tuple[str, str]], str] | None = None) -> str:
+    """The result as one HTML file, with pictures when matplotlib is installed. drawn: those of `pictures`, if known."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     source = (files("polykv.evals") / "templates" / "report.html").read_text(encoding="utf-8")
-    drawn, missing = pictures(result)
-    return environment.from_string(source).render(
+    found, missing = drawn or pictures(result)
+    page = environment.from_string(source).render(
         title=title(result),
         verdict=result.verdict.value,
-        reasons=result.reasons,
+        reasons=result.reasons + [f"Note: {note}" for note in result.notes],
         tables=tables(result),
-        pictures=drawn,
+        pictures=found,
         missing=missing,
         facts=facts(result),
         raw=json.dumps(result.to_json(), ensure_ascii=False),
     )
+    return printable(page)
 
 
 def title(result: Result) -> str:
@@ -94,8 +102,8 @@ def _markdown_table(table: Table) -> list[str]:
 def _cell(text: object) -> str:
     """Text that cannot break out of its line or cell, or become markup.
 
-    >>> _cell("a|b <script>\\n# x")
-    'a\\\\|b &lt;script&gt; # x'
+    >>> _cell("a|b <script>\\nq8_0")
+    'a\\\\|b &lt;script&gt; q8_0'
     """
-    flat = " ".join(str(text).split())
-    return flat.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("|", "\\|")
+    flat = printable(" ".join(str(text).split()))
+    return "".join(f"\\{c}" if c in _MARKS else _ENTITIES.get(c, c) for c in flat)

@@ -1,10 +1,11 @@
 """One evaluation as one JSON object: how it was made, its cells, and whether it holds.
 
     {"format": 1, "kind": "kld", "stamp": {...}, "settings": {...}, "cells": [{"kv": "q8_0/turbo3", ...}, ...],
-     "verdict": "ok", "reasons": []}
+     "verdict": "ok", "reasons": [], "notes": []}
 
 A verdict comes with its reasons in words. "invalid": a control failed, so the figures mean nothing (exit code 3);
-"below floor": they hold, and something is worse than the user allows (exit code 1).
+"below floor": they hold, and something is worse than the user allows (exit code 1). Notes are for whoever reads the
+figures, and change no verdict.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from polykv.errors import FormatError
-from polykv.whole_file import whole_file
+from polykv.evals.files import write_text
 
 FORMAT = 1
 Cell = dict[str, Any]
@@ -45,6 +46,7 @@ class Result:
     cells: list[Cell]
     verdict: Verdict = Verdict.OK
     reasons: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     def judge(self, invalid: list[str], below: list[str]) -> Result:
         """Set the verdict from reasons against the whole, and against single figures."""
@@ -53,15 +55,13 @@ class Result:
         return self
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-serialisable object; what is not a finite number becomes null."""
-        value: dict[str, Any] = _finite({"format": FORMAT, **asdict(self), "verdict": self.verdict.value})
+        """A JSON-serialisable object of text that can be encoded; what is not a finite number becomes null."""
+        value: dict[str, Any] = _plain({"format": FORMAT, **asdict(self), "verdict": self.verdict.value})
         return value
 
     def save(self, path: Path) -> None:
         """Write the object to a file, whole or not at all. Raises FormatError when it cannot be written."""
-        text = json.dumps(self.to_json(), ensure_ascii=False, indent=1)
-        with whole_file(path, private=False) as f:
-            f.write(f"{text}\n".encode())
+        write_text(path, json.dumps(self.to_json(), ensure_ascii=False, indent=1) + "\n")
 
     @staticmethod
     def load(path: Path) -> Result:
@@ -88,6 +88,7 @@ class Result:
         verdicts = {v.value: v for v in Verdict}
         if value["verdict"] not in verdicts:
             raise FormatError(where, "verdict", f"{value['verdict']!r:.40} is not one of {', '.join(verdicts)}")
+        notes = value.get("notes", [])
         return Result(
             value["kind"],
             value["stamp"],
@@ -95,14 +96,16 @@ class Result:
             value["cells"],
             verdicts[value["verdict"]],
             [str(r) for r in value["reasons"]],
+            [str(n) for n in notes] if isinstance(notes, list) else [],
         )
 
 
-def _finite(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {str(k): _finite(v) for k, v in value.items()}
+        return {_plain(str(k)): _plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
+        return [_plain(v) for v in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    return value
+    # Names of files may have bytes that are no text.
+    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value

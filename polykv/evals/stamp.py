@@ -45,14 +45,19 @@ def load_average() -> float | None:
 
 def commit() -> str | None:
     """The commit that the sources are of, with `+` when they were changed; None outside a git tree."""
-    git = ["git", "-C", str(Path(__file__).parent)]
-    try:
-        found = subprocess.run(
-            [*git, "describe", "--always", "--dirty=+", "--abbrev=9"], capture_output=True, text=True
-        )
-    except OSError:
+
+    def git(*args: str) -> str | None:
+        try:
+            found = subprocess.run(["git", "-C", str(folder), *args], capture_output=True, text=True)
+        except OSError:
+            return None
+        return found.stdout.strip() or None
+
+    folder = Path(__file__).parent
+    # An installed copy may lie inside somebody else's tree.
+    if git("ls-files", "--", Path(__file__).name) is None:
         return None
-    return found.stdout.strip() or None
+    return git("describe", "--always", "--dirty=+", "--abbrev=9")
 
 
 def machine() -> dict[str, Any]:

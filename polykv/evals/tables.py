@@ -43,7 +43,7 @@ _KLD: dict[str, Show] = {
     "bits": number("bits", ".2f"),
     "held": number("bits_held", ".2f"),
     "mean KLD": with_error("kld", "kld_error", ".5f"),
-    "median": lambda c: format(c["kld_quantiles"]["p50"], ".5f"),
+    "median": lambda c: number("p50", ".5f")(c["kld_quantiles"]),
     "99 %": number("kld_p99", ".4f"),
     "max": number("kld_max", ".3f"),
     "same top": number("same_top", ".2%"),
@@ -58,8 +58,8 @@ _LOGITS: dict[str, Show] = {
     "lost": number("recall_mismatch", "d"),
     "mean TV": number("mean_tv", ".4f"),
     "95 % TV": number("p95_tv", ".4f"),
-    "real ": number("real", "d"),
-    "ties": number("tie", "d"),
+    "real at": number("real", "d"),
+    "ties at": number("tie", "d"),
     "after answer": number("post_answer", "d"),
 }
 _OVERVIEW: dict[str, Show] = {
@@ -80,7 +80,7 @@ _OVERVIEW: dict[str, Show] = {
 
 
 def _table(title: str, form: dict[str, Show], cells: list[Cell], caption: str = "", text: int = 1) -> Table:
-    return Table(title, [h.strip() for h in form], [[show(c) for show in form.values()] for c in cells], caption, text)
+    return Table(title, list(form), [[show(c) for show in form.values()] for c in cells], caption, text)
 
 
 def _windows(result: Result) -> str:
@@ -95,7 +95,7 @@ def _ppl(result: Result) -> list[Table]:
 
 def _kld(result: Result) -> list[Table]:
     s = result.settings
-    title = f"divergence: {_windows(result)}, from {s['base']} with perplexity {s['base_ppl']:.3f}"
+    title = f"divergence: {_windows(result)}, from {s['base']} with perplexity {number('base_ppl', '.3f')(s)}"
     caption = "bits: codes per value; held: all bytes at the end of a window per value of f16"
     return [_table(title, _KLD, result.cells, caption)]
 
@@ -104,7 +104,10 @@ def _logits(result: Result) -> list[Table]:
     s, first = result.settings, result.cells[0]
     answers = "" if s["recall"] is None else f"; it answers {s['recall']:.0%} of the questions"
     title = f"tokens against those of {s['base']}: {s['prompts']} prompts, {first['positions']} positions{answers}"
-    caption = "real, agree: shares of prompts; the last three: positions where the token differs"
+    caption = (
+        "real, agree: shares of prompts; lost: prompts that only one of the runs answers; "
+        "the last three: positions where the token differs"
+    )
     return [_table(title, _LOGITS, result.cells, caption, text=2)]
 
 

@@ -17,10 +17,11 @@ from tiny_models import tiny_path
 
 from polykv.cli import run as cli
 from polykv.errors import ConfigError, FormatError
-from polykv.evals.campaign import Outcome, Store, Task, run
+from polykv.evals.campaign import Outcome, Task, run
 from polykv.evals.executor import LocalProcesses
 from polykv.evals.overview import measure
-from polykv.evals.overview_judge import Role, drift, invalid, relative, verdict
+from polykv.evals.overview_judge import NO_RECALL, Role, drift, invalid, relative, remarks, verdict
+from polykv.evals.store import Store, alone
 from polykv.evals.work import perform
 
 MODEL = str(tiny_path("llama"))
@@ -42,7 +43,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def settings(corpus: str, kv: str = "q8_0/turbo3", **other: Any) -> dict[str, Any]:
     shared = {"model": MODEL, "backend": "cpu", "threads": 1, "base": "f16", "ctx": 128, "corpus": corpus, "windows": 2}
-    gate = {"prompts": 2, "length": 120, "tokens": 6, "bar": 0.15, "seed": 0}
+    gate = {"prompts": 2, "length": 200, "tokens": 6, "bar": 0.15, "seed": 0}
     return {**shared, **gate, "kv": kv, "role": Role.ARM, "codebooks": [], "calibration": None, **other}
 
 
@@ -89,6 +90,77 @@ def test_a_store_survives_a_crash_but_takes_no_other_file(tmp_path: Path) -> Non
     assert other.read_text() == "shopping list\n"
 
 
+@pytest.mark.parametrize(
+    "content",
+    [b"shopping list", b'{"format": 1}', b"\xac\x00", b'{"key": "a", "outcome": 3}\n', b"[1]\n", b"\n", b"[" * 100000],
+)
+def test_no_other_file_becomes_a_store(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "notes"
+    path.write_bytes(content)
+    with pytest.raises(FormatError):
+        Store(path)
+    assert path.read_bytes() == content
+
+
+def test_two_campaigns_do_not_share_a_store(tmp_path: Path) -> None:
+    path = tmp_path / "store.jsonl"
+    with alone(path):
+        with pytest.raises(ConfigError, match="another campaign"), alone(path):
+            pass
+        path.write_text('{"key": "cut o')
+        Store(path).add(Task("x", {}), {"value": 1})
+        with pytest.raises(ConfigError, match="another campaign"), alone(path):
+            pass
+    with alone(path):
+        assert len(Store(path)) == 1
+
+
+def test_an_outcome_that_cannot_be_kept_ends_the_campaign_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "store.jsonl"
+    here = Here()
+    ended: list[bool] = []
+
+    class Watched:
+        def run(self, tasks: list[Task]) -> Iterator[tuple[Task, Outcome]]:
+            try:
+                yield from here.run(tasks)
+            finally:
+                ended.append(True)
+
+    store = Store(path)
+    path.mkdir()
+    with pytest.raises(ConfigError, match="cannot be kept"):
+        run([Task("x", {"name": n}) for n in ("a", "b")], Watched(), store)
+    assert here.ran == ["a"] and ended == [True]
+
+
+def test_workers_find_their_modules_where_the_caller_does(
+    tmp_path: Path, corpus: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tokenizers.py").write_text('raise SystemExit("not that one")')
+    monkeypatch.chdir(tmp_path)
+    ((_, outcome),) = LocalProcesses().run([Task("overview", settings(corpus, kv="q9_0"))])
+    assert "unknown K/V type" in outcome["error"]
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_no_worker_outlives_its_campaign(corpus: str, how: int) -> None:
+    args = ["eval", "overview", "-m", MODEL, "--corpus", corpus, "--ctx", "128", "--windows", "100", "--max-ppl", "1e9"]
+    process = subprocess.Popen([sys.executable, "-m", "polykv", *args], stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+    workers: list[str] = []
+    while not workers:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+        ps = ["ps", "--ppid", str(process.pid), "-o", "pid="]
+        workers = subprocess.run(ps, capture_output=True, text=True).stdout.split()
+    # Long enough for the worker to have begun its watch.
+    time.sleep(0.5)
+    process.send_signal(how)
+    process.communicate(timeout=60)
+    while subprocess.run(["ps", "-p", ",".join(workers)], capture_output=True).returncode == 0:
+        time.sleep(0.1)
+
+
 def test_processes_give_what_this_process_gives(corpus: str) -> None:
     mine = measure(settings(corpus))
     ((_, theirs),) = LocalProcesses().run([Task("overview", settings(corpus))])
@@ -110,7 +182,7 @@ def test_failures_are_outcomes(corpus: str) -> None:
 
 def test_an_interrupted_campaign_leaves_no_process_and_goes_on(tmp_path: Path, corpus: str) -> None:
     store, out = tmp_path / "store.jsonl", tmp_path / "out.json"
-    args = ["eval", "overview", "-m", MODEL, "--corpus", corpus, "--ctx", "128", "--prompts", "2", "--length", "120"]
+    args = ["eval", "overview", "-m", MODEL, "--corpus", corpus, "--ctx", "128", "--prompts", "2", "--length", "200"]
     args += ["--tokens", "6", "--max-ppl", "1e9", "--kv", "q8_0", "--store", str(store), "--out", str(out)]
     process = subprocess.Popen([sys.executable, "-m", "polykv", *args], stderr=subprocess.PIPE, stdout=subprocess.PIPE)
     while not (store.exists() and store.read_text().count("\n") >= 1):
@@ -143,6 +215,14 @@ def test_ray_gives_the_same_figures(corpus: str) -> None:
     assert "error" in found["/no/such/model"]
 
 
+def test_a_task_has_a_machine_of_the_cluster_for_itself() -> None:
+    from polykv.evals.executor_ray import _least_cpus
+
+    nodes = [{"Alive": True, "Resources": {"CPU": 8.0}}, {"Alive": True, "Resources": {"CPU": 4.0}}]
+    gone = {"Alive": False, "Resources": {"CPU": 2.0}}
+    assert _least_cpus([*nodes, gone, {"Alive": True, "Resources": {}}]) == 4 and _least_cpus([gone]) == 1
+
+
 def test_a_cluster_that_is_not_there() -> None:
     from polykv.evals.executor_ray import RayCluster
 
@@ -153,7 +233,8 @@ def test_a_cluster_that_is_not_there() -> None:
 
 def cell(role: Role = Role.ARM, kv: str = "turbo3", **other: Any) -> dict[str, Any]:
     figures = {"kld": 0.0, "kld_max": 0.0, "mean_tv": 0.0, "ppl": 9.0, "base_ppl": 9.0, "same_top": 1.0, "trace": "t"}
-    rest = {"base_trace": "t", "engaged": True, "tiers": [kv], "passes": True, "text_ppl": 2.0}
+    rest = {"stamp": {"machine": "m", "polykv": "1", "commit": "c", "date": "2026-01-01T00:00:00"}, "base_recall": 1.0}
+    rest |= {"base_trace": "t", "engaged": True, "tiers": [kv], "passes": True, "text_ppl": 2.0, "exact": []}
     sizes = {"decode_tok_s": 100.0, "prefill_tok_s": 1000.0, "kv_bytes": 10, "f16_bytes": 40}
     return {"kv": kv, "role": role, **figures, **rest, **sizes, **other}
 
@@ -171,6 +252,9 @@ FIRST, LAST = cell(Role.FIRST, "f16"), cell(Role.LAST, "f16")
         ([FIRST, cell(Role.CONTROL, "q8_0", same_top=0.9), LAST], "the control q8_0"),
         ([FIRST, cell(kv="q8_0", kld=0.04), LAST], "the control q8_0"),
         ([FIRST | {"base_ppl": 101.0}, cell(), LAST], "does not know such texts"),
+        ([FIRST, cell(kld=float("nan")), LAST], "kld is not a finite number"),
+        ([FIRST, cell(exact=["turbo3+c codes nothing"]), LAST], "codes nothing"),
+        ([FIRST | {"base_ppl": float("nan")}, cell(), LAST], "does not know such texts"),
         ([FIRST, cell(engaged=False), LAST], "the types that ran are"),
         ([FIRST, {"kv": "x", "role": Role.ARM, "error": "no memory"}, LAST], "was not measured: no memory"),
     ],
@@ -189,6 +273,69 @@ def test_relative_figures_and_verdicts() -> None:
     # A model whose own texts are unlikely is measured with its own measure.
     poor = [c | {"text_ppl": 100.0} for c in (FIRST, cell(), LAST)]
     assert all(c["coherent"] for c in relative(poor))
+
+
+def test_remarks() -> None:
+    stamp = FIRST["stamp"]
+    assert remarks([FIRST, cell(), LAST]) == [] == remarks([])
+    assert "25% slower at the end" in remarks([FIRST, LAST | {"decode_tok_s": 75.0}])[0]
+    assert "differ in machine" in remarks([FIRST, cell(stamp=stamp | {"machine": "n"}), LAST])[0]
+    assert "no anchor: turbo3" in remarks([FIRST, cell(stamp=stamp | {"date": "2026-01-02T00:00:00"}), LAST])[0]
+    assert remarks([c | {"base_recall": 0.0} for c in (FIRST, cell(), LAST)]) == [NO_RECALL]
+
+
+def test_without_anchors_there_are_no_ratios() -> None:
+    lost = {"kv": "f16", "error": "killed"}
+    cells = relative([lost | {"role": Role.FIRST}, cell(), lost | {"role": Role.LAST}])
+    assert verdict(cells[1]) == "PASS" and "decode_ratio" not in cells[1] and cells[1]["smaller"] == 4
+    assert len(invalid(cells, 100.0)) == 2
+
+
+OVERVIEW = ("eval", "overview", "-m", MODEL, "--length", "200", "--tokens", "6", "--prompts", "2", "--kv", "turbo3")
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--ctx", "64"), "fewer than 100"),
+        (("--ctx", "4090"), "outside"),
+        (("--ctx", "128", "--length", "64"), "no room for the question"),
+        (("--ctx", "128", "--calibration", "/no/such/file"), "/no/such/file"),
+        (("--ctx", "128", "--codebook", "/no/such/file"), "none of the types"),
+        (("--ctx", "128", "--kv", "turbo3_tcq", "--codebook", "/no/such/file"), "/no/such/file"),
+        (("--ctx", "128", "--backend", "ref", "--threads", "2"), "no threads"),
+        (("--ctx", "128", "--cluster", "local", "--workers", "2"), "--workers"),
+        (("--ctx", "128", "--store", "/no/such/folder/x"), "cannot be written"),
+    ],
+)
+def test_an_overview_refuses_before_it_starts_a_process(
+    corpus: str,
+    args: tuple[str, ...],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(LocalProcesses, "run", None)
+    assert cli([*OVERVIEW, "--corpus", corpus, *args]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_store_belongs_to_what_names_stand_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another text under the same name is measured anew, and a machine that has another one says so."""
+    path, text = tmp_path / "text.txt", " ".join(f"Sentence {i} of this text has some words." for i in range(400))
+    asked: list[list[Task]] = []
+
+    def refuse(self: LocalProcesses, tasks: list[Task]) -> Iterator[tuple[Task, Outcome]]:
+        asked.append(tasks)
+        yield from ((task, {"error": "not today"}) for task in tasks)
+
+    monkeypatch.setattr(LocalProcesses, "run", refuse)
+    for content in (text, text.replace("words", "letters")):
+        path.write_text(content)
+        assert cli([*OVERVIEW, "--corpus", str(path), "--ctx", "128"]) == 3
+    first, second = asked
+    assert len(first) == len(second) == 4 and {t.key for t in first}.isdisjoint(t.key for t in second)
+    assert "is found here under that name" in perform("overview", first[0].settings)["error"]
 
 
 def test_workers_end_with_their_campaign(corpus: str) -> None:

@@ -10,6 +10,7 @@ from tiny_models import tiny_path
 
 from polykv.cli import run
 from polykv.commands.eval import KINDS
+from polykv.commands.eval_overview import DEFAULT
 from polykv.errors import FormatError
 from polykv.evals.result import Result, Verdict
 
@@ -67,6 +68,67 @@ def test_void_results(capsys: pytest.CaptureFixture[str], corpus: str, monkeypat
     code, _, text = ask(capsys, *KLD, *args)
     assert code == 3 and "the control q8_0" in text
     assert ask(capsys, *KLD, *args, "--no-control")[0] == 0
+    assert "nothing is controlled" in ask(capsys, *KLD, *args, "--base", "q8_0")[2]
+
+
+def test_types_that_code_nothing_are_not_measured(capsys: pytest.CaptureFixture[str], corpus: str) -> None:
+    """Windows and prompts shorter than a unit are exact: a divergence of 0 would say nothing about the type."""
+    code, _, text = ask(capsys, *KLD, "--corpus", corpus, "--kv", "turbo3+c/turbo3,sink=4")
+    assert code == 3 and "turbo3+c/turbo3,sink=4 codes nothing within 63 tokens" in text
+    longer = ("kld", "-m", MODEL, "--ctx", "130", "--max-ppl", "1e9", "--corpus", corpus, "--no-control")
+    assert ask(capsys, *longer, "--kv", "turbo3+c/turbo3")[0] == 0
+    assert ask(capsys, *longer, "--kv", "turbo3,recent=200,0=f16")[0] == 3
+    # Exact types are measured as such, whatever else they ask for.
+    assert ask(capsys, *longer, "--kv", "f16,recent=200")[0] == 0
+
+
+def test_one_pair_that_ruins_the_model_says_nothing_about_the_text(
+    capsys: pytest.CaptureFixture[str], corpus: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from polykv.evals import perplexity
+
+    true = perplexity.score
+    monkeypatch.setattr(
+        perplexity, "score", lambda w, arm, *rest: true(w, arm, *rest) * (500 if arm.name == "turbo2" else 1)
+    )
+    args = ("ppl", "-m", MODEL, "--ctx", "64", "--max-ppl", "1e9", "--corpus", corpus, "--kv", "turbo2")
+    code, result, text = ask(capsys, *args, "--kv", "f16")
+    assert code == 3 and result["reasons"] == ["turbo2: ppl is not a finite number"], text
+    assert result["cells"][0]["ppl"] is None
+
+
+def test_what_is_no_number_is_below_a_floor() -> None:
+    from polykv.commands.eval_options import below
+
+    cell = {"kv": "x", "kld": float("nan"), "same_top": float("nan")}
+    assert len(below([cell], {"kld": 1.0, "same_top": 0.0}, frozenset({"same_top"}))) == 2
+
+
+def test_prompts_of_a_file_may_be_longer_than_those_that_are_made(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "prompts.json"
+    path.write_text(json.dumps([{"prompt": TEXT * 12}]))
+    args = ("logits", "-m", MODEL, "--prompts", str(path), "--tokens", "2")
+    assert ask(capsys, *args, "--kv", "f16", "--length", "100000")[0] == 0
+    code, _, text = ask(capsys, *args, "--kv", "f16", "--self-test", "--base", "f16,sink=4")
+    assert code == 2 and "--self-test" in text
+
+
+def test_settings_tell_what_was_read(capsys: pytest.CaptureFixture[str], corpus: str, tmp_path: Path) -> None:
+    """Results are passed on: no folders; two texts, or calibrations, of one name are told apart."""
+    factors = tmp_path / "k.tiq"
+    assert run(["calibrate", "-m", MODEL, corpus, "-o", str(factors), "--tokens", "256"]) == 0
+    capsys.readouterr()
+    args = (*KLD, "--corpus", corpus, "--kv", "turbo3")
+    _, plain, _ = ask(capsys, *args)
+    _, used, _ = ask(capsys, *args, "--calibration", str(factors), "--no-control")
+    Path(corpus).write_text(TEXT[::-1] * 40)
+    _, other, _ = ask(capsys, *args)
+    assert plain["settings"]["corpus"] == "text.txt" and plain["settings"]["calibration"] is None
+    assert used["settings"]["calibration"].startswith("k.tiq (") and used["settings"]["no_control"]
+    assert plain["settings"]["text"] == used["settings"]["text"] != other["settings"]["text"]
+    assert str(tmp_path) not in json.dumps([plain, used])
 
 
 def test_ppl(capsys: pytest.CaptureFixture[str], corpus: str) -> None:
@@ -104,7 +166,7 @@ def test_logits(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         (("kld", "--corpus", "/no/such/text"), "cannot be read"),
         (("kld", "--ctx", "1000000"), "outside 2.."),
         (("kld", "--calibration", "/no/such/file"), "file"),
-        (("kld", "--codebook", "book.bin", "--kv", "f16"), "none of the types"),
+        (("kld", "--codebook", "{short}", "--kv", "f16"), "none of the types"),
         (("logits", "--prompts", "/no/such/file"), "cannot be read"),
         (("logits", "--length", "100", "--n", "2", "--corpus", "{short}"), "too short"),
         (("ppl", "--corpus", "{short}"), "fewer than 100"),
@@ -131,6 +193,11 @@ def test_every_kind_has_help(capsys: pytest.CaptureFixture[str]) -> None:
         assert run(["eval", kind, "--help"]) == 0
         assert len(capsys.readouterr().out.splitlines()) > 5
     assert run(["eval"]) == 0
+    capsys.readouterr()
+    # Defaults are those of the kind.
+    assert run(["eval", "overview", "--help"]) == 0
+    said = capsys.readouterr().out
+    assert all(kv in said for kv in DEFAULT)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from polykv.cache.pool import KVPool
 from polykv.cache.sequence import Sequence
 from polykv.config import CacheConfig
 from polykv.errors import ConfigError
+from polykv.evals import stamp
 from polykv.evals.arms import make_arm, open_setting
 from polykv.evals.divergence import figures, perplexity, positions
 from polykv.evals.perplexity import ROWS, compare, score
@@ -127,3 +130,21 @@ def test_intervals_cover_what_they_promise() -> None:
 
 def test_perplexity_of_a_fair_guess() -> None:
     assert perplexity(np.full(7, math.log(64.0))) == (pytest.approx(64), 0)
+
+
+def test_the_commit_is_that_of_the_own_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy that is installed inside somebody else's tree has none."""
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.invalid"]
+    (tmp_path / "theirs").touch()
+    for args in (["init", "-q"], ["add", "theirs"], ["commit", "-q", "-m", "theirs"]):
+        if subprocess.run([*git, *args], capture_output=True).returncode:
+            pytest.skip("git does not run here")
+    (tmp_path / "stamp.py").touch()
+    monkeypatch.setattr(stamp, "__file__", str(tmp_path / "stamp.py"))
+    assert stamp.commit() is None
+    monkeypatch.setattr(stamp, "__file__", str(tmp_path / "theirs"))
+    assert stamp.commit()
+
+
+def test_a_perplexity_beyond_all_floats_is_infinite() -> None:
+    assert perplexity(np.full(3, 1e4))[0] == math.inf and math.isnan(perplexity(np.full(3, np.nan))[0])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tiny_models import tiny_path
 
+from polykv.errors import ConfigError
 from polykv.evals.arms import Setting, make_arm, open_setting
 from polykv.evals.damage import DAMAGES
 from polykv.evals.gate import EQUAL_TV, Kind, Run, Step, compare, summary, total_variation
@@ -141,3 +142,14 @@ def test_needle_prompts_hold_their_answer_once() -> None:
     for p in made:
         assert len(p.ids) <= 200
         assert prompts.tokenizer.decode(list(p.ids)).count(p.answer) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens", "message"),
+    [("word " * 900, 64, "no room"), ("光是一条溪流" * 900, 300, "too short"), ("word " * 30, 300, "too short")],
+)
+def test_texts_that_give_no_prompts(text: str, tokens: int, message: str) -> None:
+    setting = open_setting(str(tiny_path("llama")), ctx=256)
+    prompts = Prompts(Tokenizer.from_gguf(setting.model.gguf.metadata), None)
+    with pytest.raises(ConfigError, match=message):
+        needle_prompts(prompts, text, 2, tokens, 0)

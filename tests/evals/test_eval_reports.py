@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -110,3 +112,83 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["eval", "report", str(tmp_path / "none.json")]) == 2
     assert run(["eval", "report", str(a), "--html", "/no/such/folder/x.html"]) == 2
     assert "cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["![x](http://far/i.png)", "[x](http://far)", "a\\|b", "`x", "# x", "\x1b[31m"])
+def test_names_are_no_markup_in_markdown(name: str) -> None:
+    """Images are fetched when a report is looked at, escapes drive the terminal in which it is."""
+    # What a backslash stands before is no markup.
+    text = re.sub(r"\\.", "", markdown(kld(name)))
+    assert "[" not in text and "`" not in text and "\x1b" not in text and "\x1b" not in html(kld(name))
+    assert len({line.count("|") for line in text.splitlines() if line.startswith("|")}) == 1
+
+
+def test_a_name_is_no_formula_in_a_picture() -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install '.[plot]'")
+    result = kld()
+    result.cells[0]["kv"] = "$\\frac{$"
+    drawn, _ = pictures(result)
+    assert all("$\\frac{$" in svg for _, svg in drawn)
+
+
+def test_figures_that_are_no_numbers_are_shown_as_such() -> None:
+    """They become null in JSON; a report of that must not fail, nor draw them."""
+    result = kld(kld=float("nan"))
+    result.cells[0]["kld_quantiles"]["p50"] = float("inf")
+    result.settings["base_ppl"] = float("inf")
+    again = Result.from_json(result.to_json())
+    (table,) = tables(again)
+    assert table.rows[0][3:5] == ["- ± 0.00100", "-"] and "perplexity -" in table.title
+    assert html(again) and pictures(again)[0] == []
+
+
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        (("cells", 0, "kv"), None),
+        (("cells", 0, "bits"), "many"),
+        (("cells", 0, "kld_quantiles"), None),
+        (("cells", 0, "by_depth"), [1]),
+        (("settings", "ctx"), {}),
+        (("settings", "decode"), None),
+        (("cells", 0, "kld"), 10**400),
+    ],
+)
+def test_edited_results_are_refused_not_crashed_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], where: tuple[str | int, ...], value: object
+) -> None:
+    path, good = tmp_path / "x.json", tmp_path / "good.json"
+    kld().save(good)
+    result = kld().to_json()
+    inner: Any = result
+    for key in where[:-1]:
+        inner = inner[key]
+    if value is None:
+        del inner[where[-1]]
+    else:
+        inner[where[-1]] = value
+    path.write_text(json.dumps(result))
+    assert run(["eval", "report", str(path), "--html", str(tmp_path / "x.html")]) in (0, 2)
+    assert run(["eval", "compare", str(path), str(good)]) in (0, 2)
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_compare_says_what_one_lacks_and_what_is_void() -> None:
+    a, b = kld().judge(["control failed"], []), kld().judge(["control failed"], [])
+    del b.cells[0]["kld_max"]
+    b.cells[0]["kld_quantiles"]["p50"] = 0.02
+    b.stamp["commit"] = "def"
+    table, notes = compare(a, b)
+    assert [row[1] for row in table.rows] == ["kld_quantiles p50"]
+    assert "figures only in the first: kld_max" in notes and any("stamp commit" in n for n in notes)
+    assert sum("is void" in n for n in notes) == 2
+
+
+def test_notes_are_in_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = kld()
+    result.notes = ["speeds are a guess"]
+    assert "speeds are a guess" in markdown(result) and "speeds are a guess" in html(result)
+    path = tmp_path / "x.json"
+    result.save(path)
+    assert run(["eval", "report", str(path)]) == 0
+    assert "note: speeds are a guess" in capsys.readouterr().err
