@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from polykv.commands.options import backend_option, calibration_option, codebook_option, json_option, model_option
+from polykv.commands.options import (
+    Decorator,
+    backend_option,
+    calibration_option,
+    chain,
+    codebook_option,
+    json_option,
+    model_option,
+)
 from polykv.commands.output import Output
 from polykv.errors import ConfigError, PolyKVError
 from polykv.whole_file import check_writable
@@ -19,7 +27,6 @@ if TYPE_CHECKING:
     from polykv.evals.result import Cell, Result
 
 DEFAULT_ARMS = ("f16", "q8_0", "q8_0/turbo3")
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 # Options that name a file to read -> what click calls their value.
 _SOURCES = {"model": "model", "corpus": "corpus", "prompts": "file", "calibration": "calibration"}
 
@@ -42,17 +49,6 @@ threads_option = click.option("--threads", type=click.IntRange(min=1), default=N
 out_option = click.option(
     "-o", "--out", type=click.Path(dir_okay=False, path_type=Path), default=None, help="Keep the result as JSON here."
 )
-
-
-def chain(*options: Decorator) -> Decorator:
-    """Several options as one decorator, in this order."""
-
-    def wrap(f: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed(options):
-            f = option(f)
-        return f
-
-    return wrap
 
 
 def model_options_for(default: tuple[str, ...]) -> Decorator:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from polykv.commands.eval_options import Decorator, chain, check_files, show
-from polykv.commands.options import json_option
+from polykv.commands.eval_options import check_files, show
+from polykv.commands.options import Decorator, chain, json_option
 from polykv.commands.output import Output
 from polykv.errors import FormatError, PromptError
 from polykv.printable import printable

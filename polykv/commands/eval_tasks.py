@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from polykv.evals.haystack import Essay
     from polykv.evals.sample import Task
 
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 FLOORS = ("score",)
 # Tokens that the numbers which are given may take.
 COUNT_ROOM = 64

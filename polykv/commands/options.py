@@ -59,7 +59,9 @@ max_tokens_option = click.option(
 )
 
 
-def _chain(*options: Decorator) -> Decorator:
+def chain(*options: Decorator) -> Decorator:
+    """Several options as one decorator, in this order."""
+
     def wrap(f: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(options):
             f = option(f)
@@ -68,7 +70,7 @@ def _chain(*options: Decorator) -> Decorator:
     return wrap
 
 
-run_options = _chain(
+run_options = chain(
     model_option,
     kv_option,
     codebook_option,
@@ -93,7 +95,7 @@ run_options = _chain(
     click.option("--report", is_flag=True, help="Print what ran: implementations, bytes, tokens/s."),
 )
 
-sampling_options = _chain(
+sampling_options = chain(
     max_tokens_option,
     click.option("--temperature", type=click.FloatRange(min=0), default=0.0, show_default=True, help="0 is greedy."),
     click.option("--top-k", type=click.IntRange(min=0), default=0, help="0 is off."),
