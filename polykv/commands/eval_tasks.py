@@ -24,6 +24,7 @@ from polykv.commands.eval_options import (
     start_threads,
 )
 from polykv.commands.eval_text import corpus_option, read_corpus
+from polykv.commands.options import Decorator
 from polykv.commands.output import Output
 from polykv.errors import ConfigError
 
