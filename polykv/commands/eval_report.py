@@ -34,7 +34,7 @@ def report(file: Path, **values: Any) -> None:
     output = Output()
     check_files({}, file=file, html=values["html"], markdown=values["markdown"])
     result = _read(file)
-    with _foreign(file):
+    with _foreign(file, result.kind):
         show(output, result)
         output.text(f"verdict: {result.verdict.value}" + "".join(f"; {r}" for r in result.reasons))
         for note in result.notes:
@@ -52,7 +52,7 @@ def compare(first: Path, second: Path, as_json: bool) -> None:
 
     output = Output(as_json)
     a, b = _read(first), _read(second)
-    with _foreign(f"{first} and {second}"):
+    with _foreign(f"{first} and {second}", a.kind):
         table, notes = side_by_side(a, b)
     output.table(table.title, table.columns, table.rows, text_columns=table.text)
     for note in notes:
@@ -77,13 +77,13 @@ def write_reports(result: Result, values: dict[str, Any], output: Output) -> Non
 
 
 @contextmanager
-def _foreign(where: object) -> Iterator[None]:
+def _foreign(where: object, kind: str) -> Iterator[None]:
     """Results that were edited, or are of another version, have figures that are not where this version writes them:
     whatever fails on that account is the file's fault."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as e:
-        reason = f"its figures are not as this version writes them ({type(e).__name__}: {printable(str(e))[:100]})"
+        reason = f"not those of kind {kind!r:.40} ({type(e).__name__}: {printable(str(e))[:100]})"
         raise FormatError(where, "cells", reason) from None
 
 
