@@ -16,6 +16,9 @@ from tiny_models import tiny_path
 
 import polykv
 from polykv import cli
+from polykv.commands import options
+from polykv.commands.compiling import Compiling
+from polykv.commands.output import Output
 
 TINY = str(tiny_path("llama"))
 DOCUMENT = "The cat sat on the mat. " * 20
@@ -58,6 +61,20 @@ def test_ask_prints_answers_and_cost(document: str, capsys: pytest.CaptureFixtur
     assert notes == got["notes"]
     others = [line for line in got["err"].splitlines() if "compil" not in line and "note: " not in line]
     assert others == ["polykv: answer of agents 1, 2, 3 cut at 6 tokens: -n sets the longest answer"]
+
+
+def test_compiling_while_the_model_is_loaded_is_no_time_of_reading(
+    document: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def open_model(values: dict[str, Any], out: Output, compiling: Compiling) -> polykv.LLM:
+        llm = options.open_model(values, out, compiling)
+        compiling.seconds += 1000
+        return llm
+
+    monkeypatch.setattr("polykv.commands.ask.open_model", open_model)
+    timing = ask(capsys, document)["timing"]
+    assert timing["compile_s"] >= 1000
+    assert timing["prefill_s"] > 0
 
 
 def test_ask_equals_the_library(document: str, capsys: pytest.CaptureFixture[str]) -> None:

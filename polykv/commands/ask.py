@@ -68,9 +68,9 @@ def command(document: str | None, rest: tuple[str, ...], questions: tuple[str, .
 
     compiling = Compiling(values["backend"])
     llm = open_model(values, out, compiling)
-    began = time.perf_counter()
+    began, compiled_before = time.perf_counter(), compiling.seconds
     with _pool(llm, text, values, out, compiling) as pool:
-        prefill_s = time.perf_counter() - began - compiling.seconds
+        prefill_s = time.perf_counter() - began - (compiling.seconds - compiled_before)
         if values["save"]:
             pool.save(values["save"])
         answers, timing = _answer(llm, pool, asked, values, out, compiling)
