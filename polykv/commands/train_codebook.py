@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from polykv.commands.compiling import Compiling
-from polykv.commands.options import backend_option, codebook_option, json_option
+from polykv.commands.options import backend_option, json_option
 from polykv.commands.output import Output
 from polykv.errors import ConfigError
 from polykv.whole_file import check_writable
@@ -32,7 +32,9 @@ COUNT = click.IntRange(min=1)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The first of them.")
 @click.option("--rounds", type=COUNT, default=60, show_default=True, help="The most that one start takes.")
 @click.option("--values", type=COUNT, default=1 << 19, show_default=True, help="Numbers in each corpus.")
-@codebook_option
+@click.option(
+    "--codebook", "codebooks", multiple=True, metavar="FILE", help="What is to be beaten, in place of TYPE's own."
+)
 @backend_option
 @json_option
 def command(name: str, output: Path | None, as_json: bool, codebooks: tuple[str, ...], **values: Any) -> None:
