@@ -25,7 +25,7 @@ class RayCluster:
         try:
             import ray
         except ImportError:
-            raise ConfigError("--cluster needs Ray: pip install '.[cluster]'") from None
+            raise ConfigError("--cluster needs Ray: pip install ray") from None
         self._ray, self._limit = ray, limit
         _reach(address)
         if not ray.is_initialized():

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-NO_MATPLOTLIB = "pictures need matplotlib, which is not installed: pip install '.[plot]'"
+NO_MATPLOTLIB = "pictures need matplotlib, which is not installed: pip install matplotlib"
 # Divergences below that are rounding; a logarithmic axis has to begin somewhere.
 LEAST = 1e-5
 

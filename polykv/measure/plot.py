@@ -49,7 +49,7 @@ def check(path: str | Path, codecs: list[Codec]) -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        advice = "pip install matplotlib (or polykv with its extra: pip install '.[plot]')"
+        advice = "pip install matplotlib"
         raise UnsupportedError(f"--plot needs matplotlib, which is not installed: {advice}") from None
     from matplotlib.figure import Figure
 
