@@ -49,8 +49,7 @@ def check(path: str | Path, codecs: list[Codec]) -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        advice = "pip install matplotlib"
-        raise UnsupportedError(f"--plot needs matplotlib, which is not installed: {advice}") from None
+        raise UnsupportedError("--plot needs matplotlib, which is not installed: pip install matplotlib") from None
     from matplotlib.figure import Figure
 
     path, formats = Path(path), Figure().canvas.get_supported_filetypes()
