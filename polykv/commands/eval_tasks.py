@@ -49,7 +49,7 @@ _haystack = click.option(
     type=click.Path(dir_okay=False),
     default=None,
     metavar="FILE",
-    help="A text of yours to hide things in; the same as --corpus FILE.",
+    help="A text of yours to hide things in; the same as --corpus FILE. (niah_single_1 takes filling.)",
 )
 
 
@@ -83,6 +83,10 @@ def niah(tasks: str, lengths: str, depths: str | None, **values: Any) -> None:
     from polykv.evals.needles import niah as make
 
     made = make(_names(tasks, TASKS), _essay(values), _percents(depths))
+    named = values["haystack_file"] is not None or _corpus_is_named()
+    if named and not any(task.haystack == "essay" for task in made):
+        wanted = ", ".join(task.name for task in made)
+        raise ConfigError(f"no text is read for {wanted}: take other --tasks, for example niah_single_2")
     _evaluate("niah", _grid(made, lengths), values, depths=depths)
 
 
@@ -185,14 +189,18 @@ def _essay(values: dict[str, Any]) -> Essay:
     from polykv.evals.haystack import Essay
 
     file, name = values["haystack_file"], values["corpus"]
-    source = click.get_current_context().get_parameter_source("corpus")
-    if file is not None and source is ParameterSource.COMMANDLINE:
+    if file is not None and _corpus_is_named():
         raise ConfigError("--corpus and --haystack-file both name a text; give one of them")
     if file is None:
         return Essay.of(read_corpus(name), name)
     # Results are passed on, and a folder says nothing to others.
     values["corpus"] = Path(file).name
     return Essay.of(read_document(file), file)
+
+
+def _corpus_is_named() -> bool:
+    """Whether --corpus is on the command line."""
+    return click.get_current_context().get_parameter_source("corpus") is ParameterSource.COMMANDLINE
 
 
 def _names(text: str, known: Iterable[str]) -> list[str]:

@@ -278,6 +278,7 @@ def test_floor(capsys: pytest.CaptureFixture[str]) -> None:
         (["niah", "--tasks", "niah_multiquery", "--depths", "50"], "hides 4 needles"),
         (["niah", "--haystack-file", "nowhere.txt"], "nowhere.txt: cannot be read"),
         (["niah", "--haystack-file", "x.txt", "--corpus", "news"], "give one of them"),
+        (["niah", "--corpus", "news"], "no text is read for niah_single_1: take other --tasks"),
         (["niah", "-o", "nowhere/niah.json"], "cannot be written"),
         (["niah", "--floor", "kld=1"], "names score"),
         (["niah", "--time-limit", "0"], "0.0 is not in the range"),
