@@ -311,7 +311,7 @@ def test_interrupting_ask_keeps_the_document(monkeypatch) -> None:
     llm = tiny_llm()
     pool = llm.pool(DOCUMENT)
     want, used = pool.ask(QUESTIONS, **OPTIONS)[1].tokens, pool.memory().shared
-    step, calls = llm.engine.runner.step, []
+    step, calls = llm.engine.runner.next_tokens, []
 
     def interrupted(*args, **kwargs):
         calls.append(1)
@@ -319,7 +319,7 @@ def test_interrupting_ask_keeps_the_document(monkeypatch) -> None:
             raise KeyboardInterrupt
         return step(*args, **kwargs)
 
-    monkeypatch.setattr(llm.engine.runner, "step", interrupted)
+    monkeypatch.setattr(llm.engine.runner, "next_tokens", interrupted)
     with pytest.raises(KeyboardInterrupt):
         pool.ask(QUESTIONS, **OPTIONS)
     monkeypatch.undo()
