@@ -8,14 +8,15 @@ floor of `eval`), 2 (a PolyKVError or a wrong option), 3 (--strict; `eval`: void
 from __future__ import annotations
 
 import errno
-import importlib
 import os
 import sys
+from typing import ClassVar
 
 import click
 
 from polykv import __version__
 from polykv.commands import streams
+from polykv.commands.lazy import Entry, LazyGroup
 from polykv.errors import PolyKVError
 
 # subcommand -> (module in polykv.commands, one line for --help)
@@ -35,22 +36,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
 ENVIRONMENT = {"POLYKV_MODEL": "model", "POLYKV_BACKEND": "backend"}
 
 
-class Table(click.Group):
-    """Subcommands of the table above, imported on use."""
+class Table(LazyGroup):
+    """The subcommands of the table above."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in COMMANDS:
-            return None
-        command = importlib.import_module(f"polykv.commands.{COMMANDS[name][0]}").command
-        assert isinstance(command, click.Command)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+    title = "Commands"
+    entries: ClassVar[dict[str, Entry]] = {name: (module, "command", line) for name, (module, line) in COMMANDS.items()}
 
 
 @click.command(cls=Table, context_settings={"help_option_names": ["-h", "--help"]})

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-
 import click
 
+from polykv.commands.lazy import Entry, LazyGroup
+
 # kind -> (module in polykv.commands, its command, one line for --help)
-KINDS: dict[str, tuple[str, str, str]] = {
+KINDS: dict[str, Entry] = {
     "overview": ("eval_overview", "command", "Quality, speed and memory of several types, in one table."),
     "ppl": ("eval_kld", "ppl", "Perplexity on a text."),
     "kld": ("eval_kld", "kld", "How far predictions move: divergence from exact K/V, position by position."),
@@ -22,23 +22,10 @@ KINDS: dict[str, tuple[str, str, str]] = {
 }
 
 
-class Kinds(click.Group):
-    """Kinds of the table above, imported on use."""
+class Kinds(LazyGroup):
+    """The kinds of the table above."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(KINDS)
-
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in KINDS:
-            return None
-        module, attribute, _ = KINDS[name]
-        command = importlib.import_module(f"polykv.commands.{module}").__dict__[attribute]
-        assert isinstance(command, click.Command)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Kinds"):
-            formatter.write_dl([(name, line) for name, (_, _, line) in KINDS.items()])
+    title, entries = "Kinds", KINDS
 
 
 @click.command(cls=Kinds, subcommand_metavar="KIND [OPTIONS]")
