@@ -202,7 +202,8 @@ def test_an_interrupted_campaign_leaves_no_process_and_goes_on(tmp_path: Path, c
 @pytest.mark.timeout(180)
 def test_ray_gives_the_same_figures(corpus: str) -> None:
     """The same cells through a local Ray."""
-    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install '.[cluster]'")
+    import ray
+
     from polykv.evals.executor_ray import RayCluster
 
     tasks = [Task("overview", settings(corpus)), Task("overview", settings(corpus, model="/no/such/model"))]
@@ -226,7 +227,6 @@ def test_a_task_has_a_machine_of_the_cluster_for_itself() -> None:
 def test_a_cluster_that_is_not_there() -> None:
     from polykv.evals.executor_ray import RayCluster
 
-    pytest.importorskip("ray", reason="Ray is not installed: pip install '.[cluster]'")
     with pytest.raises(ConfigError, match="--cluster"):
         RayCluster("127.0.0.1:9")
 

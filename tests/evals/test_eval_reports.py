@@ -59,7 +59,6 @@ def test_html_stands_alone_and_escapes_what_strangers_wrote() -> None:
 
 
 def test_pictures_are_drawn_and_repeat() -> None:
-    pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install '.[plot]'")
     drawn, missing = pictures(kld())
     assert [name for name, _ in drawn] == ["Divergence against bits", "Divergence by depth"] and not missing
     assert all(svg.startswith("<svg") and "q8_0/turbo3" in svg for _, svg in drawn)
@@ -124,7 +123,6 @@ def test_names_are_no_markup_in_markdown(name: str) -> None:
 
 
 def test_a_name_is_no_formula_in_a_picture() -> None:
-    pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install '.[plot]'")
     result = kld()
     result.cells[0]["kv"] = "$\\frac{$"
     drawn, _ = pictures(result)
