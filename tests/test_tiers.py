@@ -281,7 +281,6 @@ def test_speeds_are_ratios_to_the_control_of_the_run() -> None:
 
 
 def test_the_picture_has_every_type_and_the_bound(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("matplotlib")
     path = tmp_path / "tiers.svg"
     out, _ = run(capsys, "--types", TYPES, "--plot", str(path))
     assert f"wrote {path}" in out
