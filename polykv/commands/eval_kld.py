@@ -9,7 +9,11 @@ import click
 
 from polykv.commands.compiling import Compiling
 from polykv.commands.eval_options import (
+    ANY,
     DEFAULT_ARMS,
+    FILES,
+    SHARE,
+    SIZE,
     base_option,
     below,
     check_files,
@@ -25,6 +29,7 @@ from polykv.commands.eval_options import (
     start_threads,
 )
 from polykv.commands.eval_text import corpus_option, describe_corpus, read_corpus
+from polykv.commands.numbers import Number
 from polykv.commands.output import Output
 from polykv.evals.overview_judge import CONTROL, control_reason, not_finite
 
@@ -36,7 +41,7 @@ if TYPE_CHECKING:
     from polykv.evals.result import Cell, Result
     from polykv.evals.windows import Window
 
-FLOORS = ("kld", "kld_p99", "same_top", "ln_ppl_ratio")
+FLOORS = {"kld": SIZE, "kld_p99": SIZE, "same_top": SHARE, "ln_ppl_ratio": ANY}
 HIGHER = frozenset({"same_top"})
 _WINDOWS = (
     corpus_option,
@@ -45,7 +50,7 @@ _WINDOWS = (
     click.option("--decode", is_flag=True, help="Read the scored half token by token, as decoding does. Slower."),
     click.option(
         "--max-ppl",
-        type=click.FloatRange(min=1),
+        type=Number(min=1),
         default=100.0,
         show_default=True,
         help="A model with a higher perplexity does not know the text: the result is void.",
@@ -140,7 +145,7 @@ def kld(
     invalid = _strange(base, base_ppl, values["max_ppl"]) + _void(setting, arms, cells, values["ctx"])
     if not no_control:
         control = next(c for c in cells if c["kv"] == CONTROL)
-        invalid += control_reason(control, values["activations"] == "q8")
+        invalid += control_reason(control, control["positions"], rounded=values["activations"] == "q8")
     used = values | text | {"base": base, "base_ppl": base_ppl, "no_control": no_control}
     result = _result("kld", setting, used, windows, cells)
     if base == CONTROL and not no_control:
@@ -185,7 +190,7 @@ def _result(kind: str, setting: Setting, values: dict[str, Any], windows: list[W
     from polykv.evals.result import Result
     from polykv.evals.stamp import stamp
 
-    names = ("corpus", "text", "ctx", "decode", "max_ppl", "base", "base_ppl", "no_control", "calibration", "codebooks")
+    names = ("corpus", "text", "ctx", "decode", "max_ppl", "base", "base_ppl", "no_control", *FILES)
     settings = {name: values[name] for name in names if name in values}
     settings |= {"windows": len(windows), "positions": sum(w.scored for w in windows)}
     made = stamp(setting.model, backend=setting.ops.name, activations=setting.activations, threads=values["threads"])

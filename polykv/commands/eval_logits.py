@@ -21,6 +21,7 @@ from polykv.commands.eval_options import (
     start_threads,
 )
 from polykv.commands.eval_text import corpus_option, describe_corpus, read_corpus
+from polykv.commands.numbers import Number
 from polykv.commands.output import Output
 
 if TYPE_CHECKING:
@@ -42,9 +43,9 @@ LOSSY_BAR = 0.15
 @click.option("--length", type=click.IntRange(min=64), default=700, show_default=True, help="Their tokens.")
 @click.option("--tokens", type=click.IntRange(min=1), default=48, show_default=True, help="Tokens after each.")
 @click.option("--free", is_flag=True, help="Both runs go their own way (mode F); else led along the exact one.")
-@click.option("--bar", type=click.FloatRange(0, 1), default=LOSSY_BAR, show_default=True, help="See above.")
+@click.option("--bar", type=Number(0, 1), default=LOSSY_BAR, show_default=True, help="See above.")
 @click.option("--equal", is_flag=True, help="The runs should be equal: bar 0, and total variation below 0.002.")
-@click.option("--margin", type=click.FloatRange(min=0), default=0.7, show_default=True, help="Nats of a tie.")
+@click.option("--margin", type=Number(min=0), default=0.7, show_default=True, help="Nats of a tie.")
 @click.option("--self-test", is_flag=True, help="Also damage the cache on purpose; the gate must refuse that.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @run_options

@@ -24,6 +24,7 @@ from polykv.commands.eval_options import (
     start_threads,
 )
 from polykv.commands.eval_text import corpus_option, read_corpus
+from polykv.commands.numbers import Number
 from polykv.commands.options import Decorator
 from polykv.commands.output import Output
 from polykv.errors import ConfigError
@@ -32,14 +33,14 @@ if TYPE_CHECKING:
     from polykv.evals.haystack import Essay
     from polykv.evals.sample import Task
 
-FLOORS = ("score",)
+FLOORS = {"score": (0.0, 100.0)}
 # Tokens that the numbers which are given may take.
 COUNT_ROOM = 64
 
 _samples = click.option("--samples", type=click.IntRange(min=1), default=10, show_default=True, help="Of each task.")
 _seed = click.option("--seed", type=click.IntRange(min=0), default=42, show_default=True)
 _time_limit = click.option(
-    "--time-limit", type=click.FloatRange(min=0, min_open=True), default=None, help="Seconds for one answer."
+    "--time-limit", type=Number(min=0, min_open=True), default=None, help="Seconds for one answer."
 )
 _depths = click.option(
     "--depths", default=None, metavar="N,N,...", help="Where the needle stands, in percent of the text."
@@ -165,7 +166,7 @@ def _evaluate(kind: str, grid: Sequence[tuple[Task, int]], values: dict[str, Any
     for arm in open_arms(setting, values["kvs"], values):
         llm = session(setting, arm, context=suite.longest, sequences=BATCH)
         found.prepare(llm)
-        with Compiling(setting.ops.name), output.progress(arm.name, unit="samples") as update:
+        with Compiling(setting.ops.name), output.progress(arm.name, unit="sample") as update:
             cells = found.add(
                 arm.name, llm, time_limit=values["time_limit"], on_progress=counting(update, f"answers of {arm.name}")
             )

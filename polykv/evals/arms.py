@@ -12,6 +12,7 @@ from polykv.cache.codecs.trellis import with_codebooks
 from polykv.cache.group import Stage, exact_from, make_groups
 from polykv.catalogue import resolve
 from polykv.config import CacheConfig, ModelConfig, Tier
+from polykv.counted import counted
 from polykv.errors import ConfigError
 from polykv.model.key_bias import asked_tiers, protect_keys
 from polykv.model.loader import Model, load_model
@@ -49,7 +50,7 @@ def open_setting(
     ops, loaded = operations.load(backend), load_model(resolve(model))
     limit = loaded.config.context
     if not 2 <= ctx <= limit:
-        raise ConfigError(f"sequences of {ctx:,} tokens are outside 2..{limit:,}, the range of this model")
+        raise ConfigError(f"sequences of {counted(ctx, 'token')} are outside 2..{limit:,}, the range of this model")
     return Setting(loaded.for_context(ctx), ops, activations, decode)
 
 
@@ -86,8 +87,9 @@ def reads_codes(model: ModelConfig, arm: Arm, position: int) -> bool:
 
 def never_coded(model: ModelConfig, arms: Iterable[Arm], tokens: int) -> list[str]:
     """Reasons against figures of arms that keep `tokens` tokens exact."""
+    within = counted(tokens, "token")
     return [
-        f"{arm.name} codes nothing within {tokens:,} tokens, all of it is exact: such figures say nothing about it"
+        f"{arm.name} codes nothing within {within}, all of it is exact: such figures say nothing about it"
         for arm in arms
         if not reads_codes(model, arm, tokens - 1)
     ]

@@ -8,6 +8,7 @@ only becomes smaller, and below the smallest an error is raised.
 
 from __future__ import annotations
 
+from polykv.counted import counted
 from polykv.errors import ConfigError
 from polykv.evals.sample import Count, Draft, Sample, Task
 
@@ -51,8 +52,8 @@ def fitted(task: Task, length: int, size: int, seed: int, index: int, count: Cou
             break
         if size == task.least:
             raise ConfigError(
-                f"{task.name} does not fit into {length:,} tokens: the smallest prompt takes {tokens:,} and the answer "
-                f"may take {task.budget:,}; take a length of {tokens + task.budget:,} or more"
+                f"{task.name} does not fit into {counted(length, 'token')}: the smallest prompt takes {tokens:,} and "
+                f"the answer may take {task.budget:,}; take a length of {tokens + task.budget:,} or more"
             )
         size, step = max(size - step, task.least), 2 * step
     return Sample(task.name, seed, index, size, length, task.budget, tokens, depths(draft, count), draft)

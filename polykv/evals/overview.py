@@ -68,14 +68,14 @@ def open_inputs(settings: dict[str, Any]) -> Inputs:
 
 def open_arm(setting: Setting, settings: dict[str, Any]) -> Arm:
     """The types of a task. Raises a PolyKVError for anything that is wrong with them."""
-    factors = None if settings["calibration"] is None else read_calibration(settings["calibration"], None)
+    factors = read_calibration(settings["calibration"], settings["calibration_v"])
     return make_arm(setting, settings["kv"], codebooks=settings["codebooks"], calibration=factors)
 
 
 def identity(inputs: Inputs, settings: dict[str, Any]) -> dict[str, str]:
     """What the names in the settings stand for: another model or text of the same name gives other figures."""
-    files = [*settings["codebooks"], *([settings["calibration"]] if settings["calibration"] else [])]
-    digests = [text_digest(Path(file).read_bytes()) for file in files]
+    files = [*settings["codebooks"], settings["calibration"], settings["calibration_v"]]
+    digests = ["-" if file is None else text_digest(Path(file).read_bytes()) for file in files]
     text = text_digest(inputs.text.encode())
     return {
         "model": inputs.setting.model.fingerprint,
@@ -87,7 +87,8 @@ def identity(inputs: Inputs, settings: dict[str, Any]) -> dict[str, str]:
 
 def measure(settings: dict[str, Any]) -> Cell:
     """All figures of one pair. settings: model, backend, threads, kv, base, ctx, corpus (a name or a path), windows,
-    prompts, length, tokens, bar, seed, codebooks, calibration (None: without), role; `identity` where it is known.
+    prompts, length, tokens, bar, seed, codebooks, calibration and calibration_v (None: without), role; `identity` where
+    it is known.
 
     Raises a PolyKVError for anything that is wrong with them.
     """
@@ -163,6 +164,7 @@ def _run(inputs: Inputs, base: Arm, arm: Arm, settings: dict[str, Any]) -> Cell:
         kv=settings["kv"],
         codebooks=settings["codebooks"],
         calibration=settings["calibration"],
+        calibration_v=settings["calibration_v"],
         ctx=settings["ctx"] + TIMED + WARM,
     )
     ids = llm.tokenizer.encode(inputs.text, add_bos=None)[: settings["ctx"]]

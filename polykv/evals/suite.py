@@ -118,9 +118,8 @@ def objections(cells: Seq[Cell]) -> list[str]:
     for c in control:
         run = c["figures"].get("run", VACUOUS)
         if run < VACUOUS:
-            found.append(
-                f"{_where(c)}: the control counts {run:.3g} numbers, too few to compare with (at least {VACUOUS})"
-            )
+            numbers = f"{run:.3g} number{'s' * (run != 1)}"
+            found.append(f"{_where(c)}: the control counts {numbers}, too few to compare with (at least {VACUOUS})")
     if len(control) < len(cells) and not any(c["score"] for c in control):
         found.append(f"{control[0]['kv']} scores 0 everywhere: what the other types lose cannot be seen")
     return found

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
+from polykv.counted import counted
 from polykv.errors import ConfigError
 from polykv.text.tokenizer import Tokenizer
 
@@ -37,9 +38,10 @@ def text_windows(tokenizer: Tokenizer, text: str, size: int, limit: int | None =
     found = cut(tokenizer.encode(text, add_bos=None), size, tokenizer.bos if tokenizer.add_bos else None, limit)
     positions = sum(w.scored for w in found)
     if positions < MIN_POSITIONS:
+        where = f"{counted(len(found), 'window')} of {size:,} tokens"
         raise ConfigError(
-            f"{len(found)} windows of {size:,} tokens give {positions} positions to score, fewer than {MIN_POSITIONS}: "
-            "no statistics. Take a longer text, or more or longer windows"
+            f"{counted(positions, 'position')} to score in {where}, fewer than "
+            f"{MIN_POSITIONS}: no statistics. Take a longer text, or more or longer windows"
         )
     return found
 
