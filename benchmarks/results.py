@@ -3,8 +3,8 @@
     python benchmarks/results.py                          # measure what is missing, then rewrite the tables
     python benchmarks/results.py --models smollm2 --tables   # rewrite the tables only
 
-One file per model and length, `results/kld-MODEL-TOKENS.json`; a file that is there is not measured again. The long
-windows take hours on two cores. Tables stand in docs/RESULTS.md between two marks.
+One file per model and length, `results/kld-MODEL-TOKENS.json`; a file that is there is not measured again, and one that
+was begun goes on (`.jsonl`, which goes when all is there). Tables stand in docs/RESULTS.md between two marks.
 """
 
 from __future__ import annotations
@@ -52,9 +52,11 @@ def measure(model: str, tokens: int, windows: int) -> None:
         return
     kvs = [word for kv in (*PLAIN, *OTHER, *STAGED) for word in ("--kv", kv)]
     size = ["--ctx", str(tokens), "--windows", str(windows)]
-    code = run(["eval", "kld", "-m", model, *size, *kvs, "--out", str(path)])
+    begun = path.with_suffix(".jsonl")
+    code = run(["eval", "kld", "-m", model, *size, *kvs, "--store", str(begun), "--out", str(path)])
     if code:
         raise SystemExit(code)
+    begun.unlink()
 
 
 def with_tables(page: str) -> str:

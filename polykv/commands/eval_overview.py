@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +26,7 @@ from polykv.commands.eval_options import (
     threads_option,
 )
 from polykv.commands.eval_report import report_options, write_reports
+from polykv.commands.eval_store import open_store, store_option
 from polykv.commands.eval_text import corpus_option, describe_corpus, read_corpus
 from polykv.commands.numbers import Number
 from polykv.commands.options import json_option
@@ -61,11 +61,7 @@ COUNT = click.IntRange(min=1)
 @click.option("--max-ppl", type=Number(min=1), default=100.0, show_default=True, help="See `eval kld`.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @floor_option(FLOORS)
-@click.option(
-    "--store",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Keep cells here as they are done; what is there is not measured again.",
-)
+@store_option
 @click.option("--workers", type=COUNT, default=1, show_default=True, help="Processes at a time; 1 for sound speeds.")
 @click.option("--cluster", metavar="ADDRESS", help='Run on a Ray cluster; "local" starts one here.')
 @threads_option
@@ -80,7 +76,6 @@ def command(as_json: bool, out: Path | None, kvs: tuple[str, ...], floors: tuple
     exit code 1 when a type is worse.
     """
     from polykv.evals.campaign import run
-    from polykv.evals.store import Store, alone
 
     output = Output(as_json)
     check_files(values, out=out, html=values["html"], markdown=values["markdown"], store=values["store"])
@@ -91,10 +86,9 @@ def command(as_json: bool, out: Path | None, kvs: tuple[str, ...], floors: tuple
     start_threads(values["backend"], values["threads"])
     asked, ctxs = tuple(dict.fromkeys(kvs or DEFAULT)), tuple(dict.fromkeys(values["ctxs"] or (1024,)))
     tasks = _tasks(values, asked, ctxs)
-    path = values["store"]
     executor = _executor(values)
-    with nullcontext() if path is None else alone(path), output.progress("measuring", unit="cell") as update:
-        outcomes = run(tasks, executor, None if path is None else Store(path), update)
+    with open_store(values["store"], output) as store, output.progress("measuring", unit="cell") as update:
+        outcomes = run(tasks, executor, store, update)
     cells = [
         o if "error" not in o else {"kv": t.settings["kv"], "ctx": t.settings["ctx"], "role": t.settings["role"], **o}
         for t, o in zip(tasks, outcomes, strict=True)

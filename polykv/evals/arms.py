@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from polykv import ops as operations
 from polykv.cache.calibration import Calibration
 from polykv.cache.codecs.trellis import with_codebooks
 from polykv.cache.group import Stage, exact_from, make_groups
+from polykv.cache.identity import Identity
 from polykv.catalogue import resolve
 from polykv.config import CacheConfig, ModelConfig, Tier
 from polykv.counted import counted
@@ -70,6 +71,12 @@ def make_arm(
     factors = Calibration() if calibration is None else calibration
     factors.equalizers(config)
     return Arm(kv, tiers, factors)
+
+
+def cache_identity(setting: Setting, arm: Arm) -> str:
+    """Equal for arms that store the same of a model in the same way, whatever their names."""
+    own = Identity.of(setting.model.config, CacheConfig(arm.tiers), setting.model.fingerprint)
+    return replace(own, calibration=arm.calibration.identity()).hash_seed().hex()
 
 
 def reads_codes(model: ModelConfig, arm: Arm, position: int) -> bool:

@@ -12,6 +12,7 @@ from polykv.evals.answers import Answer, counter, run
 from polykv.evals.cells import Marks, compared, whole
 from polykv.evals.counting import VACUOUS
 from polykv.evals.fit import samples
+from polykv.evals.kept import NOWHERE, Kept
 from polykv.evals.result import Cell
 from polykv.evals.sample import Sample, Task
 from polykv.evals.scoring import RULES, against
@@ -79,8 +80,9 @@ class Arms:
         *,
         time_limit: float | None = None,
         on_progress: Callable[[int, int], None] | None = None,
+        kept: Kept = NOWHERE,
     ) -> list[Cell]:
-        """Run everything on a model whose cache has the types `kv`; the cells of this arm."""
+        """Run everything on a model whose cache has the types `kv`; the cells of this arm. kept: of `answers.run`."""
         self.prepare(llm)
         total, done, new = sum(map(len, self._samples)), 0, list[Cell]()
         first = not self._control
@@ -90,7 +92,7 @@ class Arms:
                 if on_progress:
                     on_progress(before + n, total)
 
-            answers = run(llm, group, time_limit=time_limit, on_progress=tell)
+            answers = run(llm, group, time_limit=time_limit, on_progress=tell, kept=kept)
             marks = self._marks(task, answers, i, first)
             cell = whole(kv, task.metric, answers, marks)
             if first:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from polykv.counted import counted
 from polykv.errors import ConfigError
+from polykv.evals.ids import ids_digest
 from polykv.text.tokenizer import Tokenizer
 
 # Fewer scored positions than that carry no statistics.
@@ -28,6 +29,11 @@ class Window:
     @property
     def scored(self) -> int:
         return max(0, len(self.ids) - 1 - self.first)
+
+    @property
+    def digest(self) -> str:
+        """Tells windows apart."""
+        return ids_digest([self.ids, [self.first]])
 
 
 def text_windows(tokenizer: Tokenizer, text: str, size: int, limit: int | None = None) -> list[Window]:
