@@ -29,7 +29,7 @@ from polykv.evals.gate_run import GatePrompt, Recorded, record
 from polykv.evals.perplexity import compare as compare_windows
 from polykv.evals.perplexity import score
 from polykv.evals.result import Cell
-from polykv.evals.stamp import load_average, stamp
+from polykv.evals.stamp import commit, load_average, stamp
 from polykv.evals.windows import Window, text_windows
 from polykv.llm import LLM, choose_activations, load, set_threads
 from polykv.prompt import Prompts
@@ -82,6 +82,7 @@ def identity(inputs: Inputs, settings: dict[str, Any]) -> dict[str, str]:
         "text": text,
         "factors": " ".join(digests),
         "polykv": __version__,
+        "commit": commit() or "unknown",
     }
 
 

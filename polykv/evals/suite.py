@@ -110,7 +110,8 @@ class Arms:
         if task.metric != "longest_run":
             return marks
         control = marks if first else self._control[i]
-        return [m and against(m, c) for m, c in zip(marks, control, strict=True)]
+        # What the control did not answer there is nothing to compare with.
+        return [m and c and against(m, c) for m, c in zip(marks, control, strict=True)]
 
 
 def objections(cells: Seq[Cell]) -> list[str]:

@@ -175,6 +175,10 @@ def test_tracking() -> None:
     assert first.partition("\n\nKeep")[0] != second.partition("\n\nKeep")[0]
     assert "\n\nKeep" not in Tracking(example=False).draft(42, 0, 12).prompt
     assert len(Tracking(hops=2).draft(0, 0, 5).expected) == 3
+    # A chain that is longer than the filling of the worked example.
+    for hops in (1, 9, 10, 20):
+        task = Tracking(hops=hops)
+        assert len(task.draft(0, 0, task.least).expected) == hops + 1
     # Hops end with a blank, the first statement does not.
     ends = [line.endswith(" ") for line in lines(Tracking().draft(42, 0, 12)) if line.startswith("VAR")]
     assert ends == [False, True, True, True, True]
