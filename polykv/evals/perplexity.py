@@ -20,7 +20,7 @@ from polykv.cache.sequence import Sequence
 from polykv.config import CacheConfig
 from polykv.evals.arms import Arm, Setting, cache_identity
 from polykv.evals.divergence import F64, Positions, nll, positions
-from polykv.evals.kept import NOWHERE, Kept
+from polykv.evals.kept import NOWHERE, Kept, packed, unpacked
 from polykv.evals.windows import Window
 from polykv.measure.quality import bytes_per_token, log_softmax
 from polykv.memory import f16_nbytes
@@ -62,12 +62,12 @@ class Measured:
     def to_json(self) -> dict[str, Any]:
         """JSON-serialisable, and the same again to the bit with `from_json`."""
         sizes = {name: getattr(self, name) for name in _SIZES}
-        return sizes | {name: getattr(self.positions, name).tolist() for name in _FIGURES}
+        return sizes | {name: packed(getattr(self.positions, name)) for name in _FIGURES}
 
     @staticmethod
     def from_json(value: dict[str, Any]) -> Measured:
         """What `to_json` wrote."""
-        figures: dict[str, Any] = {name: np.array(value[name], kind) for name, kind in _FIGURES.items()}
+        figures: dict[str, Any] = {name: unpacked(value[name]).astype(kind) for name, kind in _FIGURES.items()}
         return Measured(Positions(**figures), **{name: value[name] for name in _SIZES})
 
 
@@ -180,9 +180,9 @@ def score(
         own = {"kv": arm.name, "cache": side.identity, "window": window.digest}
         known = kept.get(**own)
         if known is None:
-            known = {"nll": _nll(window, side, setting).tolist()}
+            known = {"nll": packed(_nll(window, side, setting))}
             kept.add(known, **own)
-        found.append(np.array(known["nll"], np.float64))
+        found.append(unpacked(known["nll"]))
         done += len(window.ids)
         if on_progress:
             on_progress(done, total)
