@@ -102,7 +102,8 @@ def run(
     kept: answers that are there are not asked for again; those that ran out of time are, for the next machine, or the
     next moment, may be faster.
     """
-    own = [_own(llm, sample, time_limit) for sample in samples]
+    # Prompts are made twice for that, so only where it is of use.
+    own = [_own(llm, s, time_limit) if kept.store is not None else {} for s in samples]
     found = {i: _from_json(s, known) for i, s in enumerate(samples) if (known := kept.get(**own[i])) is not None}
     missing = [i for i in range(len(samples)) if i not in found]
     if on_progress and found:
