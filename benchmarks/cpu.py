@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from cores import distance
 from protocol import Worker, WorkerError
 
 from polykv.catalogue import resolve
@@ -87,7 +88,7 @@ def run_model(name: str, args: argparse.Namespace, with_peer: bool) -> dict[str,
     sides: dict[str, Worker] = {f"ours {KV}": Worker("worker_polykv.py"), "ours f16": Worker("worker_polykv.py")}
     if with_peer:
         sides |= {f"peer {kv}": Worker("worker_llama.py", args.peer_python) for kv in args.peer_kv.split(",")}
-    table: dict[str, dict[str, float]] = {}
+    table: dict[str, dict[str, float]] = {"core to core, ns": {"before": distance()}}
     opened = {
         side: w(
             "open",
@@ -108,6 +109,7 @@ def run_model(name: str, args: argparse.Namespace, with_peer: bool) -> dict[str,
     table["decode after a short prompt, tok/s"] = in_turns(sides, SHORT * args.repeat, 0, "answer", 48, prompt=prompt)
     ours = sides[f"ours {KV}"]
     agents(table, ours, SHORT * args.repeat)
+    table["core to core, ns"]["agents"] = distance()
     for w in sides.values():
         w("fill", depth=args.depth)
     table[f"decode at {args.depth}, tok/s"] = in_turns(sides, args.repeat, args.depth, "decode", 16)

@@ -32,10 +32,11 @@ ALLOWED: dict[str, set[str]] = {
     "printable": set(),
     "whole_file": {"errors"},
     "page_cache": set(),
+    "results": set(),
     "config": {"types"},
-    "ref": {"types", "hadamard"},
+    "ref": {"types", "hadamard", "results"},
     # `errors` has no imports of its own; kernels raise typed errors for limits that only they know.
-    "fast": {"types", "errors", "hadamard"},
+    "fast": {"types", "errors", "hadamard", "results"},
     "ops": {"types", "errors"},
     "cache": BASE | {"ops"},
     "text": BASE,

@@ -12,6 +12,7 @@ import numpy as np
 from polykv.ref import lloyd_max, plain, rotation, scalar, trellis
 from polykv.ref.blocks import flat, split
 from polykv.ref.weights import give
+from polykv.results import result
 from polykv.types import F32, U8, Codec, Family
 
 
@@ -20,7 +21,7 @@ def encode(codec: Codec, x: F32, *, out: U8 | None = None) -> U8:
     data = _with_reserved(codec, encode_groups(codec, x, codec.block))
     if out is None:
         return data
-    out[...] = data
+    result(out, data.shape)[...] = data
     return out
 
 

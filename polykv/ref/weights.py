@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from polykv.ref import quants_iq, quants_k, quants_legacy
+from polykv.results import result
 from polykv.types import F32, I32, U8, WEIGHT_BLOCK, MatrixType, QuantTensor, WeightType
 
 DECODERS: dict[MatrixType, Callable[[U8], F32]] = {
@@ -49,8 +50,8 @@ def dequantize(w: QuantTensor, rows: I32 | None = None, *, out: F32 | None = Non
 
 
 def give(y: F32, out: F32 | None) -> F32:
-    """`y`, or `out` after receiving it: every operation ends this way."""
+    """`y`, or `out` after receiving it: every operation ends this way. Raises ValueError for another shape."""
     if out is None:
         return y
-    out[...] = y
+    result(out, y.shape)[...] = y
     return out

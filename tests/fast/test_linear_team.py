@@ -14,7 +14,7 @@ from polykv.fast.cpu import team
 from polykv.fast.cpu.entry import entry
 from polykv.fast.cpu.linear import address, linear
 from polykv.fast.cpu.simd import get_i64, put_i64
-from polykv.fast.cpu.team import claim, finish_and_claim, wait
+from polykv.fast.cpu.team import claim, finish, wait
 from polykv.types import Activations, QuantTensor, WeightType
 
 PHASES, CHUNKS = 6, 10
@@ -27,7 +27,7 @@ def body(job: int, desk: int, worker: int, workers: int) -> None:
     job: int64 [PHASES, CHUNKS], then the number of chunks that each worker did.
     """
     for p in range(PHASES):
-        chunk = claim(desk, p)
+        chunk, done = claim(desk, p), 0
         while chunk < CHUNKS:
             total = 1 if p == 0 else 0
             if p > 0:
@@ -36,7 +36,8 @@ def body(job: int, desk: int, worker: int, workers: int) -> None:
             put_i64(job + 8 * (CHUNKS * p + chunk), total)
             mine = job + 8 * (CHUNKS * PHASES + worker)
             put_i64(mine, get_i64(mine) + 1)
-            chunk = finish_and_claim(desk, p)
+            chunk, done = claim(desk, p), done + 1
+        finish(desk, p, done)
         wait(desk, p, CHUNKS)
 
 

@@ -49,8 +49,10 @@ from polykv.fast.cpu.fwht import rotate_back
 from polykv.fast.cpu.kv import Side, side
 from polykv.fast.cpu.kv_layout import CORE, DIM, I64
 from polykv.fast.cpu.linear import address
+from polykv.fast.cpu.lines import aligned_floats
 from polykv.fast.cpu.merge import join
-from polykv.fast.cpu.team import TEAM, claim, finish_and_claim, wait
+from polykv.fast.cpu.team import TEAM, claim, finish, portion, wait
+from polykv.results import result
 from polykv.types import F32, I32, LayerKV, Segments
 
 # Rows of a tile. More rows share each lifted panel, fewer keep their states in the L2 cache.
@@ -99,9 +101,16 @@ def _begin(job: Any, g: int, r0: int, r1: int, work: int) -> Any:
 
 @kernel()
 def _partials(job: Any) -> Any:
-    """States float32 [chunks, R, H, D' + 2] of a step of few rows."""
+    """States float32 [chunks, n_kv, states of an item] of a step of few rows: items begin at cache lines."""
     _, _, v_geom, _ = codecs(job)
-    return floats(job[PARTIAL], (job[N_CHUNKS], job[N_ROWS], job[N_HEADS], width_of(v_geom) + 2))
+    size = states_size(job[N_ROWS], job[N_HEADS] // job[N_KV], v_geom)
+    return floats(job[PARTIAL], (job[N_CHUNKS], job[N_KV], size))
+
+
+@kernel()
+def states_size(rows: int, group: int, v_geom: Any) -> Any:
+    """Floats of the states [R, group, D' + 2] of one item, in whole cache lines."""
+    return -(-rows * group * (width_of(v_geom) + 2) // 16) * 16
 
 
 @kernel()
@@ -110,14 +119,15 @@ def _partial_item(job: Any, item: int, first: int, work: int, workers: int) -> N
     chunk, g = item // job[N_KV], item % job[N_KV]
     rows, group = job[N_ROWS], job[N_HEADS] // job[N_KV]
     acc, m, l = _begin(job, g, 0, rows, work)
-    partial, later = _partials(job), item + workers
+    states, later = _partials(job)[chunk, g], item + workers
+    width = acc.shape[1] + 2
     fold_chunk(job, first + chunk, g, 0, rows, work, (first + later // job[N_KV], later % job[N_KV]))
     for r in range(rows):
         for j in range(group):
-            state = partial[chunk, r, g * group + j]
-            state[0] = m[r * group + j]
-            state[1] = l[r * group + j]
-            state[2:] = acc[r * group + j]
+            i = r * group + j
+            state = states[i * width : (i + 1) * width]
+            state[0], state[1] = m[i], l[i]
+            state[2:] = acc[i]
 
 
 @kernel()
@@ -125,12 +135,13 @@ def _merge_item(job: Any, item: int) -> None:
     """One row of one head: its chunks in order, then true space."""
     _, out, lse = queries(job)
     _, _, v_geom, v_table = codecs(job)
-    partial = _partials(job)
+    partial, width, group = _partials(job), width_of(v_geom) + 2, job[N_HEADS] // job[N_KV]
     r, h = item // job[N_HEADS], item % job[N_HEADS]
-    acc = np.zeros(partial.shape[3] - 2, np.float32)
+    g, at = h // group, (r * group + h % group) * width
+    acc = np.zeros(width - 2, np.float32)
     m, l = NONE, np.float32(0.0)
     for c in range(partial.shape[0]):
-        state = partial[c, r, h]
+        state = partial[c, g, at : at + width]
         m, l = merge_row(m, l, acc, state[0], state[1], state[2:])
     lse[r, h] = finish_row(m, l, acc, v_geom, v_table, out[r, h])
 
@@ -174,11 +185,12 @@ def _join(job: Any, exact: Any, desk: int, phase: int) -> None:
     """Merge the results of a job over codes into those of the job of the same rows over exact cells."""
     _, coded, coded_lse = queries(job)
     _, out, lse = queries(exact)
-    r = claim(desk, phase)
+    r, done = claim(desk, phase), 0
     while r < job[N_ROWS]:
         for h in range(job[N_HEADS]):
             lse[r, h] = join(out[r, h], lse[r, h], coded[r, h], coded_lse[r, h])
-        r = finish_and_claim(desk, phase)
+        r, done = claim(desk, phase), done + 1
+    finish(desk, phase, done)
     wait(desk, phase, job[N_ROWS])
 
 
@@ -189,21 +201,26 @@ def _phases(job: Any, desk: int, phase: int, worker: int, workers: int) -> None:
     few = job[N_ROWS] <= TILE
     first, last = chunk_range(ints(job[START], job[N_SEGMENTS]), ints(job[LENGTH], job[N_SEGMENTS]))
     items = (job[N_CHUNKS] if few else -(-job[N_ROWS] // TILE)) * job[N_KV]
-    i = claim(desk, phase)
+    i, done = claim(desk, phase), 0
     while i < items:
         if few:
             _partial_item(job, i, first, work, workers)
         else:
             _tile_item(job, i, first, last, work)
-        i = finish_and_claim(desk, phase)
+        i, done = claim(desk, phase), done + 1
+    finish(desk, phase, done)
     wait(desk, phase, items)
     if few:
         items = job[N_ROWS] * job[N_HEADS]
-        i = claim(desk, phase + 1)
-        while i < items:
-            _merge_item(job, i)
-            i = finish_and_claim(desk, phase + 1)
-        wait(desk, phase + 1, items)
+        each = portion(items, workers)
+        portions = -(-items // each)
+        i, done = claim(desk, phase + 1), 0
+        while i < portions:
+            for item in range(i * each, min((i + 1) * each, items)):
+                _merge_item(job, item)
+            i, done = claim(desk, phase + 1), done + 1
+        finish(desk, phase + 1, done)
+        wait(desk, phase + 1, portions)
 
 
 @kernel()
@@ -218,10 +235,10 @@ def segment_arrays(s: Segments) -> tuple[I32, ...]:
 
 
 def partial_states(segments: Segments, heads: int, v: Side) -> F32:
-    """Room for the states of a step of few rows, float32 [chunks, R, H, D' + 2]; empty for many rows."""
-    rows = segments.positions.shape[0]
+    """Room for the states of a step of few rows, see `_partials`; empty for many rows."""
+    rows, n_kv = segments.positions.shape[0], v[0].shape[0]
     first, last = chunk_range(segments.start, segments.length)
-    return np.empty((last - first if rows <= TILE else 0, rows, heads, width_of(v[1]) + 2), np.float32)
+    return aligned_floats(last - first if rows <= TILE else 0, n_kv, states_size(rows, heads // n_kv, v[1]))
 
 
 def attention_memory(rows: int, heads: int, k: Side, v: Side) -> int:
@@ -241,7 +258,7 @@ def attend(
 ) -> tuple[F32, F32]:
     """Softmax attention of q [R, H, D] over the segments' codes: out [R, H, D] in true space, lse [R, H]."""
     q = np.ascontiguousarray(q, np.float32)
-    out = np.empty(q.shape, np.float32) if out is None else out
+    out = result(out, q.shape)
     lse = np.empty(q.shape[:2], np.float32)
     scalars = np.array([scale, softcap], np.float32)
     jobs = cell_jobs(q, out, lse, segments, kv, window)

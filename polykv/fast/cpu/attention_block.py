@@ -69,9 +69,10 @@ from polykv.fast.cpu.linear_team import (
     quantize_phase,
 )
 from polykv.fast.cpu.linear_types import takes_q8
+from polykv.fast.cpu.lines import aligned_floats
 from polykv.fast.cpu.norm import rms_row
 from polykv.fast.cpu.simd import addr
-from polykv.fast.cpu.team import TEAM, claim, finish_and_claim, wait
+from polykv.fast.cpu.team import TEAM, claim, finish, wait
 from polykv.types import F32, I32, Activations, Angles, AttentionWeights, LayerKV, Seals, Segments, Slots
 
 # Arguments that depend on the weights alone, made once per weights: matrices, vectors, scale and softcap, epsilon; in
@@ -92,13 +93,14 @@ def _integers(job: Any, first: int, last: int) -> Any:
 @kernel()
 def _post(desk: int, phase: int, h: Any, y: Any, weight: int, eps: float) -> None:
     """h += rms_norm(y)."""
-    r = claim(desk, phase)
+    r, done = claim(desk, phase), 0
     while r < h.shape[0]:
         row = y[r]
         rms_row(row, floats(weight, row.shape[0]), eps, row)
         for e in range(h.shape[1]):
             h[r, e] += row[e]
-        r = finish_and_claim(desk, phase)
+        r, done = claim(desk, phase), done + 1
+    finish(desk, phase, done)
     wait(desk, phase, h.shape[0])
 
 
@@ -114,7 +116,7 @@ def block_phases(job_address: int, desk: int, worker: int, workers: int) -> None
     norm_phase(desk, 0, job[H], width, given[NORM], eps, rows, x, x8 if _integers(job, 0, 3) else 0)
     after = beginning(wo, 1, rows, worker, workers)
     product_phase(desk, 1, workers, mats, 3, x, x8, rows, job[Q], 0, 0, after, scratch)
-    head_phase(job, desk, 2, eps)
+    head_phase(job, desk, 2, workers, eps)
     # Numbers of phases say nothing about their order: layers without exact cells have 0 to 8.
     if job[N_SEALS] > 0:
         seal_phase(job, desk, 12)
@@ -224,9 +226,9 @@ def step_of(
     ):
         return found
     n, width, heads, n_kv, dims, window = shape
-    lse, m = np.empty((n, heads), np.float32), np.empty((n, width), np.float32)
+    lse, m = np.empty((n, heads), np.float32), aligned_floats(n, width)
     # Products of one phase lie one after the other.
-    flat, split = np.empty(n * (heads + 2 * n_kv) * dims, np.float32), (n * heads * dims, n * (heads + n_kv) * dims)
+    flat, split = aligned_floats(n * (heads + 2 * n_kv) * dims), (n * heads * dims, n * (heads + n_kv) * dims)
     q = flat[: split[0]].reshape(n, heads, dims)
     turns = [np.ascontiguousarray(a, np.float32) for a in (angles.cos, angles.sin)]
     cells = [np.ascontiguousarray(a, np.int32) for a in (slots.blocks, slots.offsets)]

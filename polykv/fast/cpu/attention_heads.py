@@ -16,7 +16,7 @@ from polykv.fast.cpu.kv_seal import seal_item
 from polykv.fast.cpu.norm import rms_row
 from polykv.fast.cpu.rope import rope_head
 from polykv.fast.cpu.simd import addr
-from polykv.fast.cpu.team import claim, finish_and_claim, wait
+from polykv.fast.cpu.team import claim, finish, portion, wait
 
 # What the block adds to the job of attention. MATS: int64 [4, MAT] of Wq, Wk, Wv, Wo (`linear_team`); EPS: float64 [1];
 # VECTORS: addresses of float32 vectors, 0 = absent; see below. SEAL: entry of `seal_unit`; SEAL_...: the units to code,
@@ -97,7 +97,7 @@ def _append(job: Any, cells: Any, side: int, r: int, n: int, x: int) -> None:
 
 
 @kernel()
-def head_phase(job: Any, desk: int, phase: int, eps: float) -> None:
+def head_phase(job: Any, desk: int, phase: int, workers: int, eps: float) -> None:
     """Biases, norms, rope and factors of q, k and v; keys and values to their cells."""
     rows, heads, n_kv = job[N_ROWS], job[N_HEADS], job[N_KV]
     # New cells are exact where a layer has exact cells.
@@ -108,10 +108,10 @@ def head_phase(job: Any, desk: int, phase: int, eps: float) -> None:
         floats(job[K], (rows, n_kv, dims)),
         floats(job[V], (rows, n_kv, dims)),
     )
-    # Eight tokens of a prompt are encoded side by side; few rows are shared out one by one.
-    step = PIECE if rows > FEW else 1
+    # Eight tokens of a prompt are encoded side by side; few rows are shared out.
+    step = PIECE if rows > FEW else portion(rows, workers)
     items = 3 * -(-rows // step)
-    i = claim(desk, phase)
+    i, done = claim(desk, phase), 0
     while i < items:
         first, part = i // 3 * step, i % 3
         last = min(first + step, rows)
@@ -127,7 +127,8 @@ def head_phase(job: Any, desk: int, phase: int, eps: float) -> None:
             _append(job, cells, V_DATA, first, last - first, addr(v[first]))
         elif part == 1:
             _append(job, cells, K_DATA, first, last - first, addr(k[first]))
-        i = finish_and_claim(desk, phase)
+        i, done = claim(desk, phase), done + 1
+    finish(desk, phase, done)
     wait(desk, phase, items)
 
 
@@ -136,13 +137,14 @@ def seal_phase(job: Any, desk: int, phase: int) -> None:
     """Code the units that are complete: K, then V."""
     exact, half = longs(job[EXACT], SIZE), job[N_SEALS] * job[N_KV]
     seals = (job[SEAL_BLOCKS], job[SEAL_TARGETS], job[SEAL_SINKS], job[SEAL_PER], job[N_KV])
-    i = claim(desk, phase)
+    i, done = claim(desk, phase), 0
     while i < 2 * half:
         at = K_DATA if i < half else V_DATA
         source = exact[at], exact[at + 1], exact[at + 2], exact[at + 3]
         target = job[at], job[at + 1], job[at + 2], job[at + 3]
         seal_item(job[SEAL], job[APPEND], source, target, seals, i % half)
-        i = finish_and_claim(desk, phase)
+        i, done = claim(desk, phase), done + 1
+    finish(desk, phase, done)
     wait(desk, phase, 2 * half)
 
 
@@ -151,8 +153,9 @@ def restore_phase(job: Any, desk: int, phase: int, factors: int) -> None:
     """The outputs of attention, which stand where the queries were, times the factors that undo those of V."""
     rows, heads = job[N_ROWS], job[N_HEADS]
     outputs = floats(job[Q], (rows, heads, codecs(job)[0][DIM]))
-    r = claim(desk, phase)
+    r, done = claim(desk, phase), 0
     while r < rows:
         _scale(outputs[r], factors)
-        r = finish_and_claim(desk, phase)
+        r, done = claim(desk, phase), done + 1
+    finish(desk, phase, done)
     wait(desk, phase, rows)

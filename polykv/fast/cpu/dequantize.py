@@ -17,7 +17,8 @@ from polykv.fast.cpu.linear_float import COLUMN_BYTES, COLUMNS
 from polykv.fast.cpu.linear_product import FLOATS, SCRATCH, expand
 from polykv.fast.cpu.linear_types import FLAGS, PLANES, forward, pitch_at, row_bytes, slot
 from polykv.fast.cpu.simd import get_f32, get_f64, get_i32, put_f32
-from polykv.fast.cpu.team import TEAM, claim, finish_and_claim, wait
+from polykv.fast.cpu.team import TEAM, claim, finish, wait
+from polykv.results import result
 from polykv.types import F32, I32, Activations, QuantTensor
 
 # Values of a chunk.
@@ -51,11 +52,12 @@ def _body(job: int, desk: int, worker: int, workers: int) -> None:
     cols, n = slot(job, COLS), slot(job, N)
     step, scale = max(1, CHUNK // cols), np.float32(get_f64(job + 8 * SCALE))
     scratch = slot(job, MEMORY) + worker * SCRATCH
-    chunk = claim(desk, 0)
+    chunk, done = claim(desk, 0), 0
     while chunk * step < n:
         last = min(chunk * step + step, n)
         _rows(job, chunk * step, last, scale, scratch)
-        chunk = finish_and_claim(desk, 0)
+        chunk, done = claim(desk, 0), done + 1
+    finish(desk, 0, done)
     wait(desk, 0, -(-n // step))
 
 
@@ -65,7 +67,7 @@ def scaled_rows(w: QuantTensor, rows: I32, scale: float, out: F32 | None) -> F32
     if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < w.rows:
         raise IndexError(f"rows must be 0 to {w.rows - 1}, got {int(ids.min())} to {int(ids.max())}")
     n = int(ids.shape[0])
-    y = np.empty((n, w.cols), np.float32) if out is None else out
+    y = result(out, (n, w.cols))
     direct = y if y.flags.c_contiguous and y.dtype == np.float32 else np.empty(y.shape, np.float32)
     team = TEAM
     with team.lock:

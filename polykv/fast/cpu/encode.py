@@ -14,6 +14,7 @@ from polykv.fast.cpu.fwht import rotate_back
 from polykv.fast.cpu.kv_layout import CORE, DIM, GROUP, STORED, exchange_layout
 from polykv.fast.cpu.kv_space import copied, to_codes
 from polykv.fast.cpu.simd import addr
+from polykv.results import result
 from polykv.types import F32, U8, Codec
 
 
@@ -55,7 +56,7 @@ def encode(codec: Codec, x: F32, *, out: U8 | None = None) -> U8:
     """Exchange layout uint8 [..., exchange_bytes(D)] of vectors x [..., D]; scales never become infinite."""
     d = x.shape[-1]
     n = codec.exchange_bytes(d)
-    out = np.empty((*x.shape[:-1], n), np.uint8) if out is None else out
+    out = result(out, (*x.shape[:-1], n), np.uint8)
     direct = out if out.flags.c_contiguous else np.empty(out.shape, np.uint8)
     geom, table = exchange_layout(codec, d)
     work, codes = np.empty(int(scratch_bytes(geom)), np.uint8), np.empty(int(geom[GROUP]), np.int32)
@@ -71,7 +72,7 @@ def encode(codec: Codec, x: F32, *, out: U8 | None = None) -> U8:
 
 def decode(codec: Codec, blocks: U8, head_dim: int, *, out: F32 | None = None) -> F32:
     """True-space vectors [..., head_dim] of exchange blocks [..., exchange_bytes(head_dim)]."""
-    out = np.empty((*blocks.shape[:-1], head_dim), np.float32) if out is None else out
+    out = result(out, (*blocks.shape[:-1], head_dim))
     geom, table = exchange_layout(codec, head_dim)
     codes, y = np.zeros(int(geom[GROUP]), np.int32), np.empty(int(geom[STORED]), np.float32)
     flat = np.ascontiguousarray(blocks).reshape(-1, blocks.shape[-1])

@@ -12,6 +12,7 @@ from polykv.fast.cpu.lift_simd import hadamard8
 from polykv.fast.cpu.simd import addr, get_f32, load_f, splat_f, store_f
 from polykv.fast.cpu.simd_math import add_f, fma, sub_f
 from polykv.hadamard import core, core_order
+from polykv.results import result
 from polykv.types import F32
 
 
@@ -111,7 +112,7 @@ def fwht(x: F32, signs1: F32, signs2: F32, *, inverse: bool = False, out: F32 | 
     >>> fwht(np.array([1, 0, 0, 0], np.float32), s, s)
     array([0.5, 0.5, 0.5, 0.5], dtype=float32)
     """
-    out = np.empty(x.shape, np.float32) if out is None else out
+    out = result(out, x.shape)
     g = len(signs1)
     m = core_order(g)
     p = core(m) if inverse else core(m).T

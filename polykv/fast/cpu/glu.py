@@ -10,6 +10,7 @@ import numpy as np
 from polykv.fast.cpu._jit import kernel
 from polykv.fast.cpu.simd import addr, lane_f, load_f, splat_f, store_f
 from polykv.fast.cpu.simd_math import fma, mul_f, sigmoid_f
+from polykv.results import result
 from polykv.types import F32, Glu
 
 GELU_A = np.float32(2.0 * math.sqrt(2.0 / math.pi))
@@ -45,6 +46,6 @@ def _rows(gate: Any, up: Any, gelu: bool, out: Any) -> None:
 
 def glu(gate: F32, up: F32, kind: Glu, *, out: F32 | None = None) -> F32:
     """act(gate) * up, [R, F]."""
-    out = np.empty(gate.shape, np.float32) if out is None else out
+    out = result(out, gate.shape)
     _rows(np.ascontiguousarray(gate), np.ascontiguousarray(up), kind == Glu.GELU_TANH, out)
     return out

@@ -13,7 +13,8 @@ from polykv.fast.cpu.linear_product import SCRATCH
 from polykv.fast.cpu.linear_team import copies, copy_of, norm_phase, product_phase
 from polykv.fast.cpu.linear_types import slot, takes_q8
 from polykv.fast.cpu.simd import get_f64
-from polykv.fast.cpu.team import TEAM, claim, finish_and_claim, wait
+from polykv.fast.cpu.team import TEAM, claim, finish, wait
+from polykv.results import result
 from polykv.types import F32, Activations, HeadWeights
 
 # Logits that a worker caps at a time.
@@ -23,12 +24,13 @@ CHUNK = 1 << 14
 @kernel()
 def _softcap(desk: int, phase: int, y: int, n: int, cap: float) -> None:
     """y = cap tanh(y / cap) of n values."""
-    chunk = claim(desk, phase)
+    chunk, done = claim(desk, phase), 0
     while chunk * CHUNK < n:
         part = floats(y + 4 * CHUNK * chunk, min(CHUNK, n - CHUNK * chunk))
         for i in range(part.shape[0]):
             part[i] = cap * np.tanh(part[i] / cap)
-        chunk = finish_and_claim(desk, phase)
+        chunk, done = claim(desk, phase), done + 1
+    finish(desk, phase, done)
     wait(desk, phase, -(-n // CHUNK))
 
 
@@ -55,7 +57,7 @@ def head(h: F32, w: HeadWeights, *, activations: Activations, out: F32 | None = 
     if cols != w.out.cols:
         raise ValueError(f"h has {cols} columns, the output matrix has {w.out.cols}")
     h = np.ascontiguousarray(h, np.float32)
-    y = np.empty((n, w.out.rows), np.float32) if out is None else out
+    y = result(out, (n, w.out.rows))
     direct = y if y.flags.c_contiguous and y.dtype == np.float32 else np.empty(y.shape, np.float32)
     team = TEAM
     with team.lock:

@@ -28,12 +28,13 @@ from polykv.fast.cpu.entry import entry, invoke
 from polykv.fast.cpu.kv_layout import I64
 from polykv.fast.cpu.kv_memory import heads, own
 from polykv.fast.cpu.linear import address
+from polykv.fast.cpu.lines import LINE
 from polykv.fast.cpu.mlp import MEMORY, N, mlp_block, mlp_phases
 from polykv.fast.cpu.mlp import H as MLP_H
 from polykv.fast.cpu.mlp import memory_of as mlp_memory
 from polykv.fast.cpu.mlp import prepared as prepared_mlp
 from polykv.fast.cpu.simd import addr
-from polykv.fast.cpu.team import LINE, TEAM
+from polykv.fast.cpu.team import TEAM
 from polykv.types import F32, Activations, Angles, Layer, Segments, Slots, Stack
 
 # Phases of the two blocks, and bytes of a layer's counters.

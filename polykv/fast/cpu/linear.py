@@ -29,6 +29,7 @@ from polykv.fast.cpu.linear_team import copies, copy_of, product_phase, quantize
 from polykv.fast.cpu.linear_types import slot, takes_q8
 from polykv.fast.cpu.simd import addr
 from polykv.fast.cpu.team import TEAM
+from polykv.results import result
 from polykv.types import F32, Activations, QuantTensor
 
 __all__ = ["address", "code", "linear", "product_phase", "quantize_phase"]
@@ -62,7 +63,7 @@ def linear(x: F32, w: QuantTensor, *, activations: Activations, out: F32 | None 
     n, cols = x.shape
     if cols != w.cols:
         raise ValueError(f"x has {cols} columns, W has {w.cols}")
-    y = np.empty((n, w.rows), np.float32) if out is None else out
+    y = result(out, (n, w.rows))
     x = np.ascontiguousarray(x, np.float32)
     direct = y if y.flags.c_contiguous and y.dtype == np.float32 else np.empty(y.shape, np.float32)
     team = TEAM

@@ -13,15 +13,16 @@ from polykv.fast.cpu.norm import rms_row
 from polykv.fast.cpu.q8 import quantize_row
 from polykv.fast.cpu.simd import get_f32, load_f, put_f32, store_f
 from polykv.fast.cpu.simd_math import add_f
-from polykv.fast.cpu.team import claim, finish_and_claim, wait
+from polykv.fast.cpu.team import claim, finish, wait
 
 # Activation rows of a chunk take at most this much, so that they stay in the second-level cache; and weights of a chunk
 # are at least so many that taking it from the counter does not matter.
 ROW_BYTES, WEIGHTS = 1 << 18, 1 << 14
 # Rows per chunk when workers share the quantization.
 QUANTIZE_ROWS = 8
-# Up to so many rows, every worker norms and quantizes all of them for itself: that takes less time than to wait.
-FEW = 4
+# Up to so many rows, every worker norms and quantizes all of them for itself: that takes less time than to wait, and
+# than to fetch rows that another one made, line by line, where cores have no cache in common.
+FEW = 8
 # What a waiting worker asks for at most: it has to stay in the second-level cache.
 NEAR = 1 << 17
 # A matrix as phases take it: MAT integers, code (`linear_code`), address, rows, columns.
@@ -105,7 +106,7 @@ def product_phase(
         chunks += _chunks(mats + 8 * MAT * i, group, steps)
     # The matrix of the chunk in hand, and its first chunk.
     mat, begin, size = mats, 0, _chunks(mats, group, steps)
-    chunk = claim(desk, phase)
+    chunk, done = claim(desk, phase), 0
     while chunk < chunks:
         while chunk >= begin + size:
             begin, y, mat = begin + size, y + 4 * n * slot(mat, HEIGHT), mat + 8 * MAT
@@ -117,7 +118,9 @@ def product_phase(
         elif upcoming < chunks:
             then = _rows_at(mat + 8 * MAT, (upcoming - begin - size) * group)
         _chunk(chunk - begin, step, group, mat, cols, x, x8, n, y, h, asked, then, scratch)
-        asked, chunk = then, finish_and_claim(desk, phase)
+        asked, done = then, done + 1
+        chunk = claim(desk, phase)
+    finish(desk, phase, done)
     wait_asking(desk, phase, chunks, after, NEAR if after != 0 else 0)
 
 
@@ -166,11 +169,12 @@ def quantize_phase(desk: int, phase: int, x: int, x_pitch: int, cols: int, n: in
         quantize_rows(x, x_pitch, cols, 0, n, q8)
         return
     chunks = -(-n // QUANTIZE_ROWS)
-    chunk = claim(desk, phase)
+    chunk, done = claim(desk, phase), 0
     while chunk < chunks:
         first = QUANTIZE_ROWS * chunk
         quantize_rows(x, x_pitch, cols, first, min(first + QUANTIZE_ROWS, n), q8)
-        chunk = finish_and_claim(desk, phase)
+        chunk, done = claim(desk, phase), done + 1
+    finish(desk, phase, done)
     wait(desk, phase, chunks)
 
 
@@ -194,11 +198,12 @@ def norm_phase(desk: int, phase: int, x: int, cols: int, weight: int, eps: float
         norm_rows(x, cols, weight, eps, 0, n, y, q8)
         return
     chunks = -(-n // QUANTIZE_ROWS)
-    chunk = claim(desk, phase)
+    chunk, done = claim(desk, phase), 0
     while chunk < chunks:
         first = QUANTIZE_ROWS * chunk
         norm_rows(x, cols, weight, eps, first, min(first + QUANTIZE_ROWS, n), y, q8)
-        chunk = finish_and_claim(desk, phase)
+        chunk, done = claim(desk, phase), done + 1
+    finish(desk, phase, done)
     wait(desk, phase, chunks)
 
 

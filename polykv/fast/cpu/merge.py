@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from polykv.fast.cpu._jit import kernel
+from polykv.results import result
 from polykv.types import F32
 
 
@@ -51,7 +52,7 @@ def _merge(outs: Any, lses: Any, out: Any, lse: Any) -> None:
 
 def merge(outs: F32, lses: F32, *, out: F32 | None = None) -> tuple[F32, F32]:
     """outs [S, R, H, D], lses [S, R, H] -> out [R, H, D], lse [R, H]; rows that no part saw get 0 and -inf."""
-    out = np.empty(outs.shape[1:], np.float32) if out is None else out
+    out = result(out, outs.shape[1:])
     lse = np.empty(lses.shape[1:], np.float32)
     _merge(np.ascontiguousarray(outs), np.ascontiguousarray(lses), out, lse)
     return out, lse

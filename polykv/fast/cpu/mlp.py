@@ -39,7 +39,7 @@ from polykv.fast.cpu.linear_types import packed_bytes, slot, takes_q8
 from polykv.fast.cpu.norm import rms_row
 from polykv.fast.cpu.q8 import quantize_row
 from polykv.fast.cpu.simd import get_f64
-from polykv.fast.cpu.team import TEAM, claim, finish_and_claim, wait
+from polykv.fast.cpu.team import TEAM, claim, finish, wait
 from polykv.types import F32, Activations, Glu, MlpWeights
 
 # Gate and up values of a chunk; a row of them begins after MARGIN values, where a product may repeat others.
@@ -64,7 +64,7 @@ def _hidden(
     pitch, gate, up = 4 * (group + MARGIN), scratch + SCRATCH + 4 * MARGIN, scratch + SCRATCH + HALF + 4 * MARGIN
     asked = 0
     gate_row, up_row = packed_bytes(slot(t, GATE), width), packed_bytes(slot(t, UP), width)
-    chunk = claim(desk, phase)
+    chunk, done = claim(desk, phase), 0
     while chunk < chunks:
         r, first = chunk // groups * step, chunk % groups * group
         m, last = min(step, n - r), min(first + group, hidden)
@@ -86,7 +86,8 @@ def _hidden(
                 quantize_row(gate + k * pitch, count, act + 2 * hidden * (r + k) + 2 * first)
             else:
                 glu_row(g, u, gelu, floats(act + 4 * hidden * (r + k) + 4 * first, count))
-        chunk = finish_and_claim(desk, phase)
+        chunk, done = claim(desk, phase), done + 1
+    finish(desk, phase, done)
     wait_asking(desk, phase, chunks, after, NEAR)
 
 
@@ -94,13 +95,14 @@ def _hidden(
 def _post(desk: int, phase: int, t: int, eps: float, n: int, y: int, h: int) -> None:
     """h += rms_norm(y)."""
     width = slot(t, WIDTH)
-    r = claim(desk, phase)
+    r, done = claim(desk, phase), 0
     while r < n:
         at = 4 * width * r
         row = floats(y + at, width)
         rms_row(row, floats(slot(t, POST), width), eps, row)
         add_row(h + at, y + at, width)
-        r = finish_and_claim(desk, phase)
+        r, done = claim(desk, phase), done + 1
+    finish(desk, phase, done)
     wait(desk, phase, n)
 
 

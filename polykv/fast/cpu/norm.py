@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from polykv.fast.cpu._jit import kernel
+from polykv.results import result
 from polykv.types import F32
 
 
@@ -42,7 +43,7 @@ def _rows(x: Any, weight: Any, eps: float, out: Any) -> None:
 
 def rms_norm(x: F32, weight: F32, eps: float, *, out: F32 | None = None) -> F32:
     """x / sqrt(mean(x^2) + eps) * weight over the last axis; any leading shape."""
-    out = np.empty(x.shape, np.float32) if out is None else out
+    out = result(out, x.shape)
     n = x.shape[-1]
     _rows(np.ascontiguousarray(x).reshape(-1, n), weight, eps, out.reshape(-1, n))
     return out

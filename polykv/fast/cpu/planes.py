@@ -21,7 +21,7 @@ from polykv.fast.cpu.simd import get_f32, splat_f, splat_i, store_f, store_u16x8
 from polykv.fast.cpu.simd_math import field, fma, low_half, mul_f, sub_i, to_f
 from polykv.fast.cpu.simd_planes import store_planes
 from polykv.fast.cpu.simd_weights import gather2, gather16
-from polykv.fast.cpu.team import TEAM, claim, finish_and_claim, wait
+from polykv.fast.cpu.team import TEAM, claim, finish, wait
 from polykv.types import F32, HeadWeights, QuantTensor, Resident, Screen, WeightType
 
 # Bytes of the matrix that are converted at a time, and tiles that a worker takes.
@@ -67,7 +67,7 @@ def _tile(source: int, pitch: int, blocks: int, upper: int, lower: int, squares:
 def _body(job: int, desk: int, worker: int, workers: int) -> None:
     tiles, blocks = slot(job, ROWS) // 8, slot(job, COLS) // 32
     pitch, chunks = 34 * blocks, -(-tiles // CHUNK)
-    chunk = claim(desk, 0)
+    chunk, done = claim(desk, 0), 0
     while chunk < chunks:
         for t in range(CHUNK * chunk, min(CHUNK * chunk + CHUNK, tiles)):
             upper, lower = slot(job, TO_UPPER) + UPPER * blocks * t, slot(job, TO_LOWER) + LOWER * blocks * t
@@ -75,7 +75,8 @@ def _body(job: int, desk: int, worker: int, workers: int) -> None:
             left, length = _tile(at, pitch, blocks, upper, lower, slot(job, SQUARES), slot(job, SUMS))
             store_f(slot(job, LEFT_OUT) + 32 * t, left)
             store_f(slot(job, LENGTHS) + 32 * t, length)
-        chunk = finish_and_claim(desk, 0)
+        chunk, done = claim(desk, 0), done + 1
+    finish(desk, 0, done)
     wait(desk, 0, chunks)
 
 

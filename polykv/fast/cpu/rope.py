@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from polykv.fast.cpu._jit import kernel
+from polykv.results import result
 from polykv.types import F32, Angles
 
 
@@ -36,6 +37,6 @@ def _rows(x: Any, cos: Any, sin: Any, interleaved: bool, out: Any) -> None:
 
 def rope(x: F32, angles: Angles, *, out: F32 | None = None) -> F32:
     """Rotate the first n_rot dims of x [R, H, D] by the rows' angles."""
-    out = np.empty(x.shape, np.float32) if out is None else out
+    out = result(out, x.shape)
     _rows(np.ascontiguousarray(x), angles.cos, angles.sin, angles.interleaved, out)
     return out

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from polykv.results import result
 from polykv.types import F32, I32
 
 F64 = npt.NDArray[np.float64]
@@ -26,9 +27,8 @@ def penalize(logits: F32, recent: list[I32], penalty: F32, *, out: F32 | None = 
     >>> penalize(np.float32([[2.0, -2.0, 1.0]]), [np.int32([0, 1, 1])], np.float32([2.0]))
     array([[ 1., -4.,  1.]], dtype=float32)
     """
-    if out is None:
-        out = logits.copy()
-    elif out is not logits:
+    out = result(out, logits.shape)
+    if out is not logits:
         np.copyto(out, logits)
     for r, ids in enumerate(recent):
         old = logits[r, ids]

@@ -26,7 +26,7 @@ from polykv.fast.cpu.linear_types import UPPER_ROW, pitch_at, slot
 from polykv.fast.cpu.q8 import BLOCK
 from polykv.fast.cpu.simd import get_f32, get_f64, get_i32, load_f, load_i8x8, put_f32, put_i32, splat_f, store_f, top_f
 from polykv.fast.cpu.simd_math import fma, mul_f, to_f
-from polykv.fast.cpu.team import TEAM, claim, finish_and_claim, wait
+from polykv.fast.cpu.team import TEAM, claim, finish, wait
 from polykv.types import F32, Activations, Greedy, HeadWeights
 
 # More rows take all logits: products of many rows are limited by arithmetic, of which a screen saves none.
@@ -151,17 +151,19 @@ def _body(job: int, desk: int, worker: int, workers: int) -> None:
         put_f32(slot(job, REACHES) + 4 * r, reach)
     size = _chunk_tiles(slot(job, ROWS))
     chunks = -(-tiles // size)
-    chunk = claim(desk, 1)
+    chunk, done = claim(desk, 1), 0
     while chunk < chunks:
         _scan(job, chunk * size, min(chunk * size + size, tiles), chunk, x8, scratch)
-        chunk = finish_and_claim(desk, 1)
+        chunk, done = claim(desk, 1), done + 1
+    finish(desk, 1, done)
     wait(desk, 1, chunks)
-    chunk = claim(desk, 2)
+    chunk, done = claim(desk, 2), 0
     while chunk < chunks:
         for r in range(n):
             first, last = chunk * size, min(chunk * size + size, tiles)
             _finish(job, first, last, chunks, chunk, r, x8 + 2 * cols * r, scratch)
-        chunk = finish_and_claim(desk, 2)
+        chunk, done = claim(desk, 2), done + 1
+    finish(desk, 2, done)
     wait(desk, 2, chunks)
 
 

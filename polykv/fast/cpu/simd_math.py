@@ -156,11 +156,20 @@ def to_f(b: Any, x: Any) -> Any:
     return b.sitofp(x, F32X8)
 
 
+# int32 begins at -LIMIT and ends before LIMIT.
+LIMIT = 2.0**31
+
+
 @op(Ints, Floats)
 def round_i(b: Any, x: Any) -> Any:
     """Nearest integer, halves away from zero; out of range saturates, NaN gives 0."""
     whole = call(b, "llvm.round.v8f32", F32X8, x)
-    return call(b, "llvm.fptosi.sat.v8i32.v8f32", I32X8, whole)
+    # Not llvm.fptosi.sat, which becomes a long chain of instructions for every lane.
+    low, high = const(F32X8, -LIMIT), const(F32X8, LIMIT)
+    inside = b.and_(b.fcmp_ordered(">=", whole, low), b.fcmp_ordered("<", whole, high))
+    found = b.fptosi(b.select(inside, whole, const(F32X8, 0.0)), I32X8)
+    beyond = b.select(b.fcmp_ordered(">=", whole, high), const(I32X8, 2**31 - 1), found)
+    return b.select(b.fcmp_ordered("<", whole, low), const(I32X8, -(2**31)), beyond)
 
 
 @op(Ints, Floats)

@@ -7,10 +7,11 @@ left, then waits until those that others took are done:
 
     @kernel()
     def body(argument, desk, worker, workers):
-        chunk = claim(desk, 0)
+        chunk, done = claim(desk, 0), 0
         while chunk < n0:
             ...                              # chunk `chunk` of phase 0
-            chunk = finish_and_claim(desk, 0)
+            chunk, done = claim(desk, 0), done + 1
+        finish(desk, 0, done)
         wait(desk, 0, n0)                    # all results of phase 0 are visible from here on
         ...                                  # phase 1 likewise
 
@@ -43,17 +44,15 @@ import sys
 import threading
 from typing import Any
 
-import numpy as np
-
 from polykv.errors import ConfigError
 from polykv.fast.cpu._jit import kernel
+from polykv.fast.cpu.lines import LINE, aligned
 from polykv.fast.cpu.team_atomic import atomic_add, atomic_load, rest
 from polykv.fast.cpu.team_serve import MAILBOX, lead, serve
 from polykv.types import U8
 
 # Phases of most jobs; each has two counters in cache lines of their own.
 PHASES = 16
-LINE = 64
 # Looks for a job before a worker goes to sleep: about a millisecond. Python needs 0.3 to 0.5 ms between the last kernel
 # of a step and the first of the next, and to wake a thread costs more than most kernels take.
 PATIENCE = 50000
@@ -66,10 +65,17 @@ def claim(desk: int, phase: int) -> Any:
 
 
 @kernel()
-def finish_and_claim(desk: int, phase: int) -> Any:
-    """Report the chunk in hand as done and take the next."""
-    atomic_add(desk + 2 * LINE * phase + LINE, 1)
-    return atomic_add(desk + 2 * LINE * phase, 1)
+def finish(desk: int, phase: int, done: int) -> None:
+    """Report all chunks that a worker has done in a phase, when it finds none left: once, because the counters travel
+    between cores, for hundreds of nanoseconds where these have no cache in common."""
+    if done > 0:
+        atomic_add(desk + 2 * LINE * phase + LINE, done)
+
+
+@kernel()
+def portion(items: int, workers: int) -> Any:
+    """How many short items to take at a time: four portions for each worker."""
+    return max(1, items // (4 * workers))
 
 
 @kernel()
@@ -166,16 +172,9 @@ class Team:
         return int(self._memory[0].nbytes)
 
 
-def _aligned(nbytes: int) -> U8:
-    """A zeroed array that begins at a cache line."""
-    raw = np.zeros(nbytes + LINE, np.uint8)
-    first = -raw.ctypes.data % LINE
-    return raw[first : first + nbytes]
-
-
 def _addressed(nbytes: int) -> tuple[U8, int]:
     """An aligned array and its address: one object, so that they cannot part."""
-    memory = _aligned(nbytes)
+    memory = aligned(nbytes)
     return memory, int(memory.ctypes.data)
 
 
