@@ -75,7 +75,8 @@ def blocks() -> list[str]:
         result = Result.load(path)
         (table,) = tables(result)
         name, made = result.stamp["model"]["name"], result.stamp
-        how = f"Commit {made['commit']}, {made['date'][:10]}, {made['backend']}, activations {made['activations']}."
+        where = f"{made['backend']} on {made['machine']['processor']}, activations {made['activations']}"
+        how = f"Commit {made['commit']}, {made['date'][:10]}, {where}."
         title = f"### {name}, {result.settings['ctx']:,} tokens"
         found.append("\n\n".join([title, rows(table), f"{table.title.capitalize()}. {how}"]))
     return found
