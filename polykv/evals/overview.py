@@ -14,14 +14,11 @@ import hashlib
 import statistics
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from polykv import __version__
-from polykv.cache.calibration_file import read_calibration
-from polykv.errors import ConfigError
 from polykv.evals.arms import Arm, Setting, make_arm, never_coded, open_setting
-from polykv.evals.corpora import read_text, text_digest
+from polykv.evals.cell_inputs import check_identity, identity, open_arm
+from polykv.evals.corpora import read_text
 from polykv.evals.divergence import figures, perplexity
 from polykv.evals.gate import compare, summary
 from polykv.evals.gate_prompts import needle_prompts
@@ -66,25 +63,6 @@ def open_inputs(settings: dict[str, Any]) -> Inputs:
     return Inputs(setting, windows, prompts, text)
 
 
-def open_arm(setting: Setting, settings: dict[str, Any]) -> Arm:
-    """The types of a task. Raises a PolyKVError for anything that is wrong with them."""
-    factors = None if settings["calibration"] is None else read_calibration(settings["calibration"], None)
-    return make_arm(setting, settings["kv"], codebooks=settings["codebooks"], calibration=factors)
-
-
-def identity(inputs: Inputs, settings: dict[str, Any]) -> dict[str, str]:
-    """What the names in the settings stand for: another model or text of the same name gives other figures."""
-    files = [*settings["codebooks"], *([settings["calibration"]] if settings["calibration"] else [])]
-    digests = [text_digest(Path(file).read_bytes()) for file in files]
-    text = text_digest(inputs.text.encode())
-    return {
-        "model": inputs.setting.model.fingerprint,
-        "text": text,
-        "factors": " ".join(digests),
-        "polykv": __version__,
-    }
-
-
 def measure(settings: dict[str, Any]) -> Cell:
     """All figures of one pair. settings: model, backend, threads, kv, base, ctx, corpus (a name or a path), windows,
     prompts, length, tokens, bar, seed, codebooks, calibration (None: without), role; `identity` where it is known.
@@ -96,10 +74,7 @@ def measure(settings: dict[str, Any]) -> Cell:
     inputs = open_inputs(settings)
     setting = inputs.setting
     base, arm = make_arm(setting, settings["base"]), open_arm(setting, settings)
-    found = identity(inputs, settings)
-    for name, value in settings.get("identity", found).items():
-        if value != found[name]:
-            raise ConfigError(f"{name}: {found[name]} is found here under that name, the campaign is of {value}")
+    check_identity(settings, identity(setting, settings, inputs.text))
     cell: Cell = {"kv": settings["kv"], "ctx": settings["ctx"], "role": settings["role"]}
     # Shortest of what is measured: a type that codes nothing there is not measured there.
     cell["exact"] = never_coded(
