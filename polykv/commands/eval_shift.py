@@ -68,7 +68,6 @@ def command(as_json: bool, out: Path | None, kvs: tuple[str, ...], **values: Any
 
 def _open(values: dict[str, Any]) -> tuple[Setting, dict[str, Any]]:
     """The model, and the settings of every cell. Raises ConfigError for sizes that do not fit together."""
-    from polykv.engine_shift import check_shift
     from polykv.evals.arms import open_setting
     from polykv.evals.shift import ANSWER, CONTEXT, count_text, fitted
     from polykv.llm import choose_activations
@@ -81,7 +80,8 @@ def _open(values: dict[str, Any]) -> tuple[Setting, dict[str, Any]]:
         return open_setting(values["model"], backend=values["backend"], activations=activations, ctx=ctx)
 
     ctx = values["ctx"] or min(CONTEXT, opened(2).model.config.context)
-    check_shift(values["keep"], ctx)
+    if values["keep"] > ctx // 2:
+        raise ConfigError(f"--keep {values['keep']}: the gate keeps at most half of its context of {ctx:,} tokens")
     setting = opened(ctx)
     prompts = Prompts(Tokenizer.from_gguf(setting.model.gguf.metadata), None)
 

@@ -96,13 +96,15 @@ def passes(cell: Cell) -> bool:
 
 
 def verdict(cell: Cell, control: Cell) -> str:
-    """PASS or FAIL; NO DATA where the control does not count either, and nothing else is wrong."""
+    """PASS or FAIL; NO DATA without a shift, and where the control does not count either and nothing else is wrong."""
     if "error" in cell:
         return "NOT MEASURED"
     if passes(cell):
         return "PASS"
-    blind = "error" in control or not control["counts"] or not cell["shifts"]
-    return "NO DATA" if blind and (as_fresh(cell) or not cell["shifts"]) else "FAIL"
+    if cell["moved"] is None:
+        return "NO DATA"
+    blind = "error" in control or control["moved"] is None or not control["counts"]
+    return "NO DATA" if blind and as_fresh(cell) else "FAIL"
 
 
 def invalid(cells: Seq[Cell]) -> list[str]:
@@ -111,9 +113,9 @@ def invalid(cells: Seq[Cell]) -> list[str]:
     if failed:
         return failed
     control, reasons = cells[0], [_no_shift(c) for c in cells if c["moved"] is None]
-    if control["shifts"] and not control["counts"]:
+    if control["moved"] is not None and not control["counts"]:
         reasons.append(f"{control['kv']} {_stumbles(control)}: that says nothing about a shift, nor about other types")
-    if control["shifts"] and not as_fresh(control):
+    if control["moved"] is not None and not as_fresh(control):
         reasons.append(_not_fresh(control))
     reasons += [f"the gate passes a run with {c['kv']}" for c in cells if c["self_test"] and passes(c)]
     return reasons + [reason for c in cells for reason in c["exact"]]
@@ -123,7 +125,7 @@ def below(cells: Seq[Cell]) -> list[str]:
     """What is wrong with single candidates, the control and those that were damaged on purpose left out."""
     control, reasons = cells[0], list[str]()
     for c in cells[1:]:
-        if not ("error" in c or c["self_test"] or c["moved"] is None) and verdict(c, control) == "FAIL":
+        if verdict(c, control) == "FAIL" and not c["self_test"]:
             reasons.append(f"{c['kv']} {_stumbles(c)}" if as_fresh(c) else _not_fresh(c))
     return reasons
 
