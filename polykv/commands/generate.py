@@ -31,7 +31,8 @@ from polykv.errors import PromptError
     type=click.IntRange(min=0),
     default=None,
     metavar="KEEP",
-    help="When the context is full, keep its first KEEP tokens and the later half of the rest, and go on.",
+    help="When the context is full, keep its first KEEP tokens and the later half of the others, and go on; "
+    "0 drops the beginning-of-text token too.",
 )
 @sampling_options
 @run_options
