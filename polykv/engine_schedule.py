@@ -66,8 +66,8 @@ class Schedule:
         return running
 
     def batch(self) -> list[tuple[Request, list[int]]]:
-        """New ids of this step: one per generating request, and up to `chunk` tokens of prompts, or of
-        what is read again, in order of arrival."""
+        """New ids of this step: one per generating request, and up to `chunk` tokens of prompts, or
+        of what is read again, in order of arrival."""
         batch = []
         room = self._chunk
         for r in self.running:

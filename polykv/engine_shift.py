@@ -3,10 +3,11 @@
     full       F F F - - - - - - - - x x x x x x x x      F: the first `keep` tokens   -: dropped, half of the others
     shifted    F F F x x x x x x x x                      x: kept, each at a new position
 
-What is kept is read again, as a prompt, at its new positions. Moving its cells would be cheaper and wrong: a key is
-turned by its position, so it would have to be turned again, which for a compressed key means decoding, turning and
-coding once more, with a further loss at every shift; and what was read after the dropped tokens still holds traces of
-them, in all layers but the first. So after a shift, tokens are those that a fresh prompt of the kept ones would give.
+What is kept is read again, as a prompt, at its new positions. Moving its cells would be cheaper and not
+exact: a key is turned by its position, so it would have to be turned again, which for a compressed key means decoding,
+turning and coding once more, with a further loss at every shift; and what was read after the dropped tokens holds
+traces of them, in all layers but the first. So after a shift, tokens are those that a fresh prompt of the kept ones
+would give.
 """
 
 from __future__ import annotations

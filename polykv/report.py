@@ -103,7 +103,8 @@ def render(report: Report) -> RenderableType:
 def _summary(report: Report) -> RenderableType:
     from rich.table import Table
 
-    table, engine = Table("", "", title=_title(report), show_header=False), report["counters"]["engine"]
+    table = Table("", "", title=f"{report['model']['name']} on {report['backend']}", show_header=False)
+    engine = report["counters"]["engine"]
     for name, value in (
         ("K/V", report["kv"]),
         ("tables", ", ".join(f"{name}: {table}" for name, table in report["tables"].items()) or "none"),
@@ -125,10 +126,6 @@ def _summary(report: Report) -> RenderableType:
     for note in report["model"]["notes"]:
         table.add_row("note", note)
     return table
-
-
-def _title(report: Report) -> str:
-    return f"{report['model']['name']} on {report['backend']}"
 
 
 def _greedy(report: Report) -> str:

@@ -69,7 +69,7 @@ def _compared(setting: Setting, arm: Arm, settings: dict[str, Any]) -> Cell:
     ids = llm.prompts.text(count_text(last))
     request = make_request(ids, max_tokens=settings["tokens"], ignore_eog=True, shift=keep)
     damage = None if settings["damage"] is None else partial(_harm, DAMAGES[settings["damage"]])
-    mine = follow(llm, request, lambda r: r.past.shifts > 0, damage)
+    mine = _follow(llm, request, lambda r: r.past.shifts > 0, damage)
     generation = request.result()
     written = llm.tokenizer.decode(generation.tokens[: ctx - len(ids)])
     cell: Cell = {
@@ -89,13 +89,13 @@ def _compared(setting: Setting, arm: Arm, settings: dict[str, Any]) -> Cell:
     after = request.ids[ctx : ctx + past.dropped]
     other = session(setting, arm, context=ctx, sequences=2)
     again = make_request(past.cells(request.ids[:ctx]), max_tokens=len(after), ignore_eog=True)
-    theirs = follow(other, again, lambda r: r.n_generated > 0)
+    theirs = _follow(other, again, lambda r: r.n_generated > 0)
     assert theirs is not None
     same, moved = again.result().tokens == after, float(np.abs(mine - theirs).max())
     return cell | {"fresh": same, "fresh_tokens": len(after), "moved": moved}
 
 
-def follow(
+def _follow(
     llm: LLM, request: Request, ready: Callable[[Request], bool], damage: Callable[[Request], None] | None = None
 ) -> F32 | None:
     """Run a request to its end. Returns logits [V] of the prediction after the first step at whose end it is `ready`
