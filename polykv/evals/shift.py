@@ -140,8 +140,11 @@ def _no_shift(cell: Cell) -> str:
 
 def _stumbles(cell: Cell) -> str:
     """Where counting went wrong."""
-    where = "before" if cell["in_row"] < cell["before"] else "after"
-    return f"counts {cell['in_row']:,} of {cell['integers']:,} numbers right and stumbles {where} the shift"
+    if cell["in_row"] < cell["before"]:
+        where = "before the shift"
+    else:
+        where = "after the shift" + ", as a fresh prompt of the kept tokens does" * as_fresh(cell)
+    return f"counts {cell['in_row']:,} of {cell['integers']:,} numbers right and stumbles {where}"
 
 
 def _not_fresh(cell: Cell) -> str:

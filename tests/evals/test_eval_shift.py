@@ -70,7 +70,7 @@ def test_a_verdict_needs_a_shift_that_counts_and_is_as_a_fresh_prompt() -> None:
     assert invalid([sound, stuck, moved]) == [] and below([sound]) == []
     assert [verdict(c, sound) for c in (sound, stuck, moved, other)] == ["PASS", "FAIL", "FAIL", "FAIL"]
     assert below([sound, stuck | {"kv": "turbo2"}]) == [
-        "turbo2 counts 3 of 5 numbers right and stumbles after the shift"
+        "turbo2 counts 3 of 5 numbers right and stumbles after the shift, as a fresh prompt of the kept tokens does"
     ]
     (reason,) = below([sound, moved | {"kv": "q8_0"}])
     assert reason.startswith("q8_0 does not go on after the shift as after a fresh prompt")
