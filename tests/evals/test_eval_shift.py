@@ -127,6 +127,13 @@ def test_an_answer_may_end_before_a_shift_or_soon_after(tokens: int, shifts: int
     assert (alone["shifts"], alone["moved"], alone["fresh_tokens"]) == (1, None, 0)
 
 
+def test_a_real_model_counts_across_a_shift(smollm2_path: Path) -> None:
+    real = settings(model=str(smollm2_path), ctx=200, last=29, tokens=140, threads=None)
+    sound, damaged = measure(real), measure(real | {"kv": "f16", "damage": "keys not turned"})
+    assert passes(sound) and 0 < sound["before"] < sound["integers"], sound
+    assert not passes(damaged) and not damaged["counts"] and damaged["in_row"] < sound["in_row"]
+
+
 ARGS = ("eval", "shift", "-m", MODEL, "--ctx", "96", "--threads", "1", "--json")
 
 
