@@ -6,7 +6,7 @@ from typing import Protocol, Unpack
 
 from polykv.cache.sequence import Sequence
 from polykv.engine import Engine
-from polykv.engine_options import Options, make_request
+from polykv.engine_options import Options, make_request, refuse_shift
 from polykv.engine_request import NO_TOKENS, Generation, Request
 from polykv.engine_stream import Stream
 from polykv.errors import CapacityError, ConfigError, PromptError
@@ -67,6 +67,7 @@ class Agent:
 
     def generate(self, text: str, **options: Unpack[Options]) -> Generation:
         """Continue after `text`, appended to the tokens as it is, without a template."""
+        refuse_shift(options)
         said = self._idle().tokens
         ids = said + self._prompts.text(text, begin=not said)
         return self._run(self._request(ids, (), options))
@@ -82,6 +83,7 @@ class Agent:
 
     def question(self, question: str, **options: Unpack[Options]) -> Request:
         """The request of a question, for callers that run several agents in one `Engine.run`."""
+        refuse_shift(options)
         if not isinstance(question, str):
             raise PromptError(f"a question is of type {type(question).__name__}; it must be a string")
         if not question.strip():

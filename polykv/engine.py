@@ -20,6 +20,7 @@ from polykv.engine_capacity import Releasable
 from polykv.engine_counters import EngineCounters
 from polykv.engine_request import Finish, Generation, Request
 from polykv.engine_schedule import Schedule, sequence_of, shorten
+from polykv.engine_shift import check_shift
 from polykv.engine_stream import Stream
 from polykv.errors import CapacityError, ConfigError, PromptError
 from polykv.model.runner import Logits, Runner
@@ -70,8 +71,11 @@ class Engine:
     def submit(self, request: Request) -> Request:
         """Put a request in the queue, after checking that it can fit at all.
 
-        Raises PromptError when the prompt is longer than the context allows.
+        Raises PromptError when the prompt is longer than the context allows, ConfigError when a shift is to keep all
+        of the context.
         """
+        if request.shift is not None:
+            check_shift(request.shift, self.context)
         need = len(request.prompt) + (request.max_tokens != 0)
         if need > self.context:
             longest = self.pool.model.context
@@ -207,21 +211,34 @@ class Engine:
 
     def _catch_up(self) -> None:
         """After a step that was interrupted between the model and the choice, go back by the token whose logits, or
-        whose successor, were lost: the next step gives the same ones."""
+        whose successor, were lost: the next step gives the same ones. Make room in contexts that are full now."""
         for r in self._schedule.interrupted():
             sequence = sequence_of(r)
-            if sequence.length >= len(r.ids):
-                shorten(sequence, len(r.ids) - 1)
+            if sequence.length >= r.n_cells:
+                shorten(sequence, r.n_cells - 1)
             self._settle(r)
+            if r.shift is not None and r.n_generated and r.n_cells >= self.context and not r.done:
+                self._shift(r, r.shift)
+
+    def _shift(self, request: Request, keep: int) -> None:
+        """Drop half of a full context, beyond its first `keep` tokens; the next steps read the other half again.
+
+        Interrupted anywhere, it is done anew: what is in the context changes at once, and last.
+        """
+        past = request.past.again(keep, request.n_cells)
+        shorten(sequence_of(request), keep)
+        self.counters.shifts += 1
+        self.counters.shifted_cells += past.dropped - request.past.dropped
+        request.past = past
 
     @staticmethod
     def _completes(request: Request, ids: list[int]) -> bool:
-        return sequence_of(request).length + len(ids) == len(request.ids)
+        return sequence_of(request).length + len(ids) == request.n_cells
 
     def _account(self, batch: list[tuple[Request, list[int]]], seconds: float) -> None:
         c = self.counters
         rows = sum(len(ids) for _, ids in batch)
-        if any(r.n_generated == 0 for r, _ in batch):
+        if any(r.n_generated == 0 or len(ids) > 1 for r, ids in batch):
             c.prefill_rows, c.prefill_s = c.prefill_rows + rows, c.prefill_s + seconds
         else:
             c.decode_rows, c.decode_s = c.decode_rows + rows, c.decode_s + seconds
@@ -255,6 +272,7 @@ class Engine:
             request.told += 1
             if request.text.stopped:
                 self._schedule.end(request, Finish.STOP)
-            elif len(request.ids) >= request.limit:
-                full = request.max_tokens is None or request.n_generated < request.max_tokens
-                self._schedule.end(request, Finish.CONTEXT if full else Finish.LENGTH)
+            elif request.max_tokens is not None and request.n_generated >= request.max_tokens:
+                self._schedule.end(request, Finish.LENGTH)
+            elif request.n_cells >= request.limit and request.shift is None:
+                self._schedule.end(request, Finish.CONTEXT)

@@ -8,6 +8,7 @@ from typing import TypedDict, Unpack
 
 from polykv.cache.sequence import Sequence
 from polykv.engine_request import Request
+from polykv.engine_shift import NOT_OWN
 from polykv.errors import ConfigError
 from polykv.sampling import SamplingParams
 
@@ -26,6 +27,7 @@ class Options(TypedDict, total=False):
     stop: tuple[str, ...] | list[str] | str
     ignore_eog: bool
     on_prefill: Callable[[int, int], None] | None
+    shift: int | None
 
 
 _SAMPLING = {f.name for f in fields(SamplingParams)}
@@ -57,4 +59,11 @@ def make_request(
         ignore_eog=options.get("ignore_eog", False),
         sequence=sequence,
         on_prefill=told,
+        shift=options.get("shift"),
     )
+
+
+def refuse_shift(options: Options) -> None:
+    """For generations that continue a sequence of others. Raises ConfigError when they are asked to drop its tokens."""
+    if options.get("shift") is not None:
+        raise ConfigError(NOT_OWN)

@@ -10,6 +10,7 @@ from enum import Enum
 import numpy as np
 
 from polykv.cache.sequence import Sequence
+from polykv.engine_shift import NO_END, NOT_OWN, Past, check_shift
 from polykv.errors import ConfigError, PromptError
 from polykv.sampling import SamplingParams
 from polykv.text.stream import TextStream
@@ -34,7 +35,9 @@ class Stats:
     """Measured facts of one generation.
 
     prompt_n: tokens of the prompt, of which cache_n were found in the cache. prefill_s, decode_s: seconds of the steps
-    that the request took part in before and after its first token; steps counts both.
+    that the request took part in before and after its first token; steps counts both. shifts: how often tokens were
+    dropped from a full context (`polykv.engine_shift`), shifted_cells: how many; reading the others again is part of
+    decode_s.
     """
 
     prompt_n: int
@@ -43,6 +46,8 @@ class Stats:
     steps: int
     prefill_s: float
     decode_s: float
+    shifts: int = 0
+    shifted_cells: int = 0
 
     @property
     def prefill_tok_s(self) -> float:
@@ -65,6 +70,8 @@ class Stats:
             "decode_s": self.decode_s,
             "prefill_tok_s": self.prefill_tok_s,
             "decode_tok_s": self.decode_tok_s,
+            "shifts": self.shifts,
+            "shifted_cells": self.shifted_cells,
         }
 
 
@@ -93,6 +100,8 @@ class Request:
     prompt; it stays the caller's. None: the engine makes one, reusing cached prefixes, and frees it at the end.
     max_tokens: None = until the context is full; 0 = prefill only. on_prefill(done, total) is called between the steps
     of a prefill, in tokens of the prompt, by whoever waits for the request; what it raises ends the request.
+    shift: when the context is full, keep that many tokens from its beginning and the later half of the others, and go
+    on (`polykv.engine_shift`); only without a `sequence`. None: end there.
     """
 
     prompt: list[int]
@@ -102,10 +111,12 @@ class Request:
     ignore_eog: bool = False
     sequence: Sequence | None = None
     on_prefill: Callable[[int, int], None] | None = None
+    shift: int | None = None
 
     # Written by the engine.
     ids: list[int] = field(init=False)  # prompt and chosen tokens
-    limit: int = field(init=False, default=0)  # longest that ids may become
+    limit: int = field(init=False, default=0)  # most cells that it may need
+    past: Past = field(init=False, default=Past())  # which of ids are in the context
     start: int | None = field(init=False, default=None)  # tokens in the sequence at admission; None = not admitted
     cache_n: int = field(init=False, default=0)
     steps: int = field(init=False, default=0)
@@ -132,8 +143,19 @@ class Request:
         self.stop = tuple(self.stop)
         if len(self.stop) > MAX_STOP_STRINGS or not all(isinstance(s, str) and s for s in self.stop):
             raise ConfigError(f"stop must be at most {MAX_STOP_STRINGS} strings that are not empty")
+        self._check_shift()
         self.ids = list(self.prompt)
         self.owned = self.sequence is None
+
+    def _check_shift(self) -> None:
+        if self.shift is None:
+            return
+        check_shift(self.shift)
+        self.shift = int(self.shift)
+        if self.sequence is not None:
+            raise ConfigError(NOT_OWN)
+        if self.max_tokens is None:
+            raise ConfigError(NO_END)
 
     @property
     def generated(self) -> list[int]:
@@ -143,6 +165,15 @@ class Request:
     @property
     def n_generated(self) -> int:
         return len(self.ids) - len(self.prompt)
+
+    @property
+    def n_cells(self) -> int:
+        """Tokens in the context: those in the cache, and those that are to be read."""
+        return len(self.ids) - self.past.dropped
+
+    def cells(self, start: int = 0, n: int | None = None) -> list[int]:
+        """n tokens of the context from position `start` on; None: all of them."""
+        return self.past.cells(self.ids, start, n)
 
     @property
     def done(self) -> bool:
@@ -169,5 +200,14 @@ class Request:
         """The generation; only after `done`."""
         if self.finish is None:
             raise ConfigError("the request is still running")
-        stats = Stats(len(self.prompt), self.cache_n, self.n_generated, self.steps, self.prefill_s, self.decode_s)
+        stats = Stats(
+            len(self.prompt),
+            self.cache_n,
+            self.n_generated,
+            self.steps,
+            self.prefill_s,
+            self.decode_s,
+            self.past.shifts,
+            self.past.dropped,
+        )
         return Generation("".join(self._text), self.generated, stats, self.finish)

@@ -43,7 +43,7 @@ class Schedule:
             if not self._has_room(request):
                 break
             if request.sequence is None:
-                request.sequence, reused = Sequence.attach(self._pool, request.ids)
+                request.sequence, reused = Sequence.attach(self._pool, request.cells())
             else:
                 reused = request.sequence.length
             if request.steps == 0:
@@ -66,17 +66,18 @@ class Schedule:
         return running
 
     def batch(self) -> list[tuple[Request, list[int]]]:
-        """New ids of this step: one per generating request, and up to `chunk` prompt tokens in order of arrival."""
+        """New ids of this step: one per generating request, and up to `chunk` tokens of prompts, or
+        of what is read again, in order of arrival."""
         batch = []
         room = self._chunk
         for r in self.running:
             done = sequence_of(r).length
-            pending = len(r.ids) - done
+            pending = r.n_cells - done
             n = 1 if pending == 1 else min(pending, room)
             if pending > 1:
                 room -= n
             if n > 0:
-                batch.append((r, r.ids[done : done + n]))
+                batch.append((r, r.cells(done, n)))
         return batch
 
     def end(self, request: Request, why: Finish) -> None:
@@ -133,8 +134,8 @@ def sequence_of(request: Request) -> Sequence:
 
 
 def shorten(sequence: Sequence, length: int) -> None:
-    """Cut a sequence; where a sliding window has let go of what is needed then, empty it."""
+    """Cut a sequence to `length` tokens at most; where a sliding window has let go of what is needed then, empty it."""
     try:
-        sequence.trim(length)
+        sequence.trim(min(length, sequence.length))
     except CapacityError:
         sequence.free()

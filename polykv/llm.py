@@ -8,10 +8,10 @@ with llm.pool(document) as pool:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Seq
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from polykv.config import CacheConfig
 from polykv.engine import Engine
 from polykv.engine_options import Options, make_request
 from polykv.engine_request import Generation, Request
+from polykv.engine_shift import check_shift, check_turns
 from polykv.engine_stream import Stream
 from polykv.errors import ConfigError, PromptError
 from polykv.model.key_bias import AUTO, KeyCheck, asked_tiers, protect_keys
@@ -234,7 +235,9 @@ class LLM:
         {"type": "text", "text"}; a list of ints is token ids as they are. An empty text can be continued when the model
         has a beginning-of-text token; an empty user turn is refused, unless it is written as a message.
         options: max_tokens=64, temperature=0 (greedy), top_k, top_p, min_p, repetition_penalty, penalty_window, seed,
-        stop, ignore_eog, on_prefill; see `polykv.engine_options.Options`.
+        stop, ignore_eog, on_prefill, shift; see `polykv.engine_options.Options`.
+        shift=n: when the context is full, keep its first n tokens and the later half of the others, and go on; without
+        it the generation ends there (`polykv.engine_shift`). Not for a chat; a user turn must be kept whole.
         """
         return self.engine.run([self._request(prompt, raw, options)])[0]
 
@@ -254,7 +257,13 @@ class LLM:
         return Agent(self.engine, self.prompts, Sequence(self.cache), system=system)
 
     def _request(self, prompt: Prompt, raw: bool, options: Options) -> Request:
-        return make_request(self.prompt_ids(prompt, raw), **options)
+        given: Any = list(prompt) if isinstance(prompt, Iterator) else prompt
+        ids = self.prompt_ids(given, raw)
+        keep = options.get("shift")
+        if keep is not None:
+            check_shift(keep, self.context)
+            check_turns(given, keep, len(ids), template=not raw and self.prompts.template is not None)
+        return make_request(ids, **options)
 
     def logits(self, ids: Seq[int] | np.ndarray) -> F32:
         """Logits float32 [T, vocab] of every position, given the tokens before it (teacher forcing through the cache).

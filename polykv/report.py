@@ -104,6 +104,7 @@ def _summary(report: Report) -> RenderableType:
     from rich.table import Table
 
     table = Table("", "", title=f"{report['model']['name']} on {report['backend']}", show_header=False)
+    engine = report["counters"]["engine"]
     for name, value in (
         ("K/V", report["kv"]),
         ("tables", ", ".join(f"{name}: {table}" for name, table in report["tables"].items()) or "none"),
@@ -119,6 +120,7 @@ def _summary(report: Report) -> RenderableType:
         ("prompt tokens, of which from the cache", f"{report['prompt_n']:,}, {report['cache_n']:,}"),
         ("prefill", f"{report['timing']['prefill_tok_s']:,.1f} tokens/s"),
         ("decode, all sequences together", f"{report['timing']['decode_tok_s']:,.1f} tokens/s"),
+        ("context shifts, tokens they dropped", f"{engine['shifts']:,}, {engine['shifted_cells']:,}"),
     ):
         table.add_row(name, str(value))
     for note in report["model"]["notes"]:

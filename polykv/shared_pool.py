@@ -17,7 +17,7 @@ from polykv.arguments import check_path
 from polykv.cache.persist import load_sequences, read_info, save_sequences
 from polykv.cache.sequence import Sequence
 from polykv.engine import Engine
-from polykv.engine_options import Options
+from polykv.engine_options import Options, refuse_shift
 from polykv.engine_request import Generation
 from polykv.errors import ConfigError, FormatError, MismatchError, PromptError
 from polykv.memory import PoolMemory, measure
@@ -62,6 +62,7 @@ class SharedKVPool:
         """
         if isinstance(questions, str) or not isinstance(questions, Iterable):
             raise PromptError("ask takes a list of questions; for a single one use pool.fork().ask(question)")
+        refuse_shift(options)
         questions = list(questions)
         self.release()
         agents = [self._new_agent() for _ in questions]

@@ -17,6 +17,7 @@ KINDS: dict[str, Entry] = {
     "mrcr": ("eval_tasks", "mrcr", "Repeating the i-th of several equal requests of a chat."),
     "countup": ("eval_tasks", "countup", "Counting until a number is wrong."),
     "copy": ("eval_tasks", "copy", "Copies without a wrong character: ids, JSON, tool calls."),
+    "shift": ("eval_shift", "command", "Counting on when the context is full and half of it is dropped."),
     "report": ("eval_report", "report", "A result as HTML or Markdown."),
     "compare": ("eval_report", "compare", "Two results side by side."),
 }

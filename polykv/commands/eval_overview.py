@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from polykv.commands.eval_campaign import campaign_options, carry_out, factors, whole_name
 from polykv.commands.eval_options import (
     FILES,
     SHARE,
@@ -26,7 +27,6 @@ from polykv.commands.eval_options import (
     threads_option,
 )
 from polykv.commands.eval_report import report_options, write_reports
-from polykv.commands.eval_store import open_store, store_option
 from polykv.commands.eval_text import corpus_option, describe_corpus, read_corpus
 from polykv.commands.numbers import Number
 from polykv.commands.options import json_option
@@ -36,7 +36,7 @@ from polykv.evals.corpora import CORPORA
 from polykv.evals.overview_judge import CONTROL, Role, invalid, relative, remarks
 
 if TYPE_CHECKING:
-    from polykv.evals.campaign import Executor, Task
+    from polykv.evals.campaign import Task
     from polykv.evals.result import Cell, Result
 
 DEFAULT = ("q8_0", "q8_0/turbo3", "turbo4", "turbo4+c/turbo3,sink=4", "turbo3", "q4_0+r")
@@ -61,9 +61,7 @@ COUNT = click.IntRange(min=1)
 @click.option("--max-ppl", type=Number(min=1), default=100.0, show_default=True, help="See `eval kld`.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @floor_option(FLOORS)
-@store_option
-@click.option("--workers", type=COUNT, default=1, show_default=True, help="Processes at a time; 1 for sound speeds.")
-@click.option("--cluster", metavar="ADDRESS", help='Run on a Ray cluster; "local" starts one here.')
+@campaign_options
 @threads_option
 @report_options
 @out_option
@@ -75,8 +73,6 @@ def command(as_json: bool, out: Path | None, kvs: tuple[str, ...], floors: tuple
     ends differ, when exact types differ from themselves, or when the control moves predictions. A --floor makes the
     exit code 1 when a type is worse.
     """
-    from polykv.evals.campaign import run
-
     output = Output(as_json)
     check_files(values, out=out, html=values["html"], markdown=values["markdown"], store=values["store"])
     limits = read_floors(floors, FLOORS)
@@ -86,13 +82,7 @@ def command(as_json: bool, out: Path | None, kvs: tuple[str, ...], floors: tuple
     start_threads(values["backend"], values["threads"])
     asked, ctxs = tuple(dict.fromkeys(kvs or DEFAULT)), tuple(dict.fromkeys(values["ctxs"] or (1024,)))
     tasks = _tasks(values, asked, ctxs)
-    executor = _executor(values)
-    with open_store(values["store"], output) as store, output.progress("measuring", unit="cell") as update:
-        outcomes = run(tasks, executor, store, update)
-    cells = [
-        o if "error" not in o else {"kv": t.settings["kv"], "ctx": t.settings["ctx"], "role": t.settings["role"], **o}
-        for t, o in zip(tasks, outcomes, strict=True)
-    ]
+    cells = carry_out(tasks, values, output)
     result = _judge(cells, values | describe_corpus(values["corpus"], text) | describe_files(values), asked, limits)
     show(output, result)
     conclude(output, result, out, lambda: write_reports(result, values, output))
@@ -124,7 +114,8 @@ def _judge(cells: list[Cell], values: dict[str, Any], asked: tuple[str, ...], li
 def _tasks(values: dict[str, Any], asked: tuple[str, ...], ctxs: tuple[int, ...]) -> list[Task]:
     """All cells in order. Raises a PolyKVError for what no process could do, before any is started."""
     from polykv.evals.campaign import Task
-    from polykv.evals.overview import identity, open_arm, open_inputs
+    from polykv.evals.cell_inputs import identity, open_arm
+    from polykv.evals.overview import open_inputs
 
     base = values["base"]
     arms = [(kv, Role.ARM) for kv in asked if kv != base]
@@ -137,9 +128,9 @@ def _tasks(values: dict[str, Any], asked: tuple[str, ...], ctxs: tuple[int, ...]
         if ctx == ctxs[0] and values["codebooks"]:
             check_codebooks(asked, layers)
         for kv, role in [(base, Role.FIRST), *control, *arms, (base, Role.LAST)]:
-            settings = {**shared, "kv": kv, "role": role, **_factors(values, kv, layers)}
+            settings = {**shared, "kv": kv, "role": role, **factors(values, kv, layers)}
             open_arm(inputs.setting, settings)
-            found.append(Task("overview", settings | {"identity": identity(inputs, settings)}))
+            found.append(Task("overview", settings | {"identity": identity(inputs.setting, settings, inputs.text)}))
     return found
 
 
@@ -147,30 +138,7 @@ def _shared(values: dict[str, Any]) -> dict[str, Any]:
     """Settings of every cell; files by their whole names, for a process may have another current folder."""
     names = ("backend", "threads", "base", "windows", "prompts", "length", "tokens", "bar", "seed")
     shared = {name: values[name] for name in names}
-    shared["model"] = str(Path(values["model"]).absolute()) if Path(values["model"]).is_file() else values["model"]
+    shared["model"] = whole_name(values["model"])
     # As for `read_corpus`: the name of a shipped text means that text.
     shared["corpus"] = values["corpus"] if values["corpus"] in CORPORA else str(Path(values["corpus"]).absolute())
     return shared
-
-
-def _factors(values: dict[str, Any], kv: str, layers: int) -> dict[str, Any]:
-    """Codebooks and calibration that a pair is stored with: exact types go without."""
-    from polykv.evals.arms import takes_codebooks, takes_factors
-
-    factors = {name: values[name] if takes_factors(kv, layers) else None for name in ("calibration", "calibration_v")}
-    return {
-        "codebooks": [str(Path(b).absolute()) for b in values["codebooks"]] if takes_codebooks(kv, layers) else [],
-        **{name: None if path is None else str(Path(path).absolute()) for name, path in factors.items()},
-    }
-
-
-def _executor(values: dict[str, Any]) -> Executor:
-    if values["cluster"]:
-        if values["workers"] > 1:
-            raise ConfigError("--workers is for this machine; a --cluster runs a cell on each of its machines")
-        from polykv.evals.executor_ray import RayCluster
-
-        return RayCluster(values["cluster"])
-    from polykv.evals.executor import LocalProcesses
-
-    return LocalProcesses(values["workers"])

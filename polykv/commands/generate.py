@@ -16,6 +16,7 @@ from polykv.commands.options import (
     sampling,
     sampling_options,
     say_if_cut,
+    say_if_shifted,
     show_report,
 )
 from polykv.commands.output import Output
@@ -25,23 +26,38 @@ from polykv.errors import PromptError
 @click.command()
 @click.argument("prompt")
 @click.option("--raw", is_flag=True, help="Continue the text as it is, without the chat template.")
+@click.option(
+    "--shift",
+    type=click.IntRange(min=0),
+    default=None,
+    metavar="KEEP",
+    help="When the context is full, keep its first KEEP tokens and the later half of the others, and go on; "
+    "0 drops the beginning-of-text token too.",
+)
 @sampling_options
 @run_options
-def command(prompt: str, raw: bool, **values: Any) -> None:
+def command(prompt: str, raw: bool, shift: int | None, **values: Any) -> None:
     """Answer PROMPT (- reads it from standard input)."""
     out = Output(values["as_json"])
     if prompt == "-":
         prompt = read_stdin()
     if not prompt.strip() and not raw:
         raise PromptError("the prompt is empty (--raw continues any text, also blanks)")
+    if shift is not None and values["ctx"] is not None:
+        # Known to be wrong before the model is opened.
+        from polykv.engine_shift import check_shift
+
+        check_shift(shift, values["ctx"])
     compiling = Compiling(values["backend"])
     llm = open_model(values, out, compiling)
-    with compiling, llm.stream(prompt, raw=raw, **sampling(values, DEFAULT_ANSWER)) as stream:
+    options = sampling(values, DEFAULT_ANSWER) | {"shift": shift}
+    with compiling, llm.stream(prompt, raw=raw, **options) as stream:
         for piece in stream:
             out.text(piece, end=False)
         generation = stream.generation
         out.text()
     say_if_cut(generation)
+    say_if_shifted(generation)
     check_notes(llm, values["strict"], out)
     report = show_report(llm, values, out)
     out.json(

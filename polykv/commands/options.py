@@ -160,6 +160,14 @@ def say_if_cut(*answers: Generation) -> None:
             say(f"polykv: answer{who} cut at {max(cut.values())} tokens: {why}")
 
 
+def say_if_shifted(answer: Generation) -> None:
+    """Say what a context shift made the answer forget."""
+    s = answer.stats
+    if s.shifts:
+        times = f"{s.shifts:,} time{'s' * (s.shifts > 1)}"
+        say(f"polykv: the context was full {times}: {s.shifted_cells:,} tokens were dropped from it (--shift)")
+
+
 def show_report(llm: LLM, values: dict[str, Any], out: Output) -> dict[str, Any]:
     """With --report: print what ran, and return it as the field `report` of the JSON object; else nothing."""
     if not values["report"]:

@@ -7,6 +7,7 @@
     damage.py                    candidates broken on purpose, which the gate must refuse
     needles.py, tracking.py, rewrites.py, counting.py, copying.py
                                  tasks that make questions with known answers (sample.py)
+    shift.py, shift_run.py       does a model go on counting when half of a full context is dropped
     fit.py, answers.py, scoring.py, cells.py, suite.py
                                  questions of a length, answers of a model, what they are worth
     result.py, stamp.py          one JSON object per evaluation, which says what it was made of

@@ -17,31 +17,38 @@ from polykv.errors import ConfigError
 from polykv.model.rope import angles
 from polykv.types import F32, I32, Slots
 
-# (pool, layer, K or V [T, G, D]) -> the same, damaged.
-Change = Callable[[KVPool, int, F32], F32]
+# (pool, layer, positions [T], K or V [T, G, D]) -> the same, damaged.
+Change = Callable[[KVPool, int, I32, F32], F32]
 
 
 def keys_scaled(pool: KVPool, sequence: Sequence) -> None:
     """Every key times 1.2."""
     for layer in range(len(pool.model.layers)):
-        _change(pool, sequence, layer, lambda p, i, k: k * np.float32(1.2), None)
+        _change(pool, sequence, layer, lambda p, i, at, k: k * np.float32(1.2), None)
 
 
 def values_lost(pool: KVPool, sequence: Sequence) -> None:
     """Values of the middle layer are 0."""
-    _change(pool, sequence, len(pool.model.layers) // 2, None, lambda p, i, v: np.zeros_like(v))
+    _change(pool, sequence, len(pool.model.layers) // 2, None, lambda p, i, at, v: np.zeros_like(v))
 
 
 def keys_turned(pool: KVPool, sequence: Sequence) -> None:
     """Every key stands one position after its own."""
     for layer in range(len(pool.model.layers)):
-        _change(pool, sequence, layer, _turned, None)
+        _change(pool, sequence, layer, lambda p, i, at, k: _turned(p, i, np.ones_like(at), k), None)
+
+
+def keys_left_behind(pool: KVPool, sequence: Sequence, keep: int, by: int) -> None:
+    """Keys from position `keep` on stand `by` positions after their own, as if a context shift had moved cells without
+    turning their keys."""
+    for layer in range(len(pool.model.layers)):
+        _change(pool, sequence, layer, lambda p, i, at, k: _turned(p, i, np.where(at < keep, 0, by), k), None)
 
 
 def heads_swapped(pool: KVPool, sequence: Sequence) -> None:
     """Kv heads in the opposite order; where there is one, the halves of its values."""
     for layer in range(len(pool.model.layers)):
-        _change(pool, sequence, layer, None, lambda p, i, v: _swapped(v))
+        _change(pool, sequence, layer, None, lambda p, i, at, v: _swapped(v))
 
 
 DAMAGES: dict[str, Callable[[KVPool, Sequence], None]] = {
@@ -58,13 +65,14 @@ def check_exact(tiers: Iterable[Tier]) -> None:
         raise ConfigError("--self-test: types with exact cells cannot be damaged on purpose: take --base f16")
 
 
-def _turned(pool: KVPool, layer: int, k: F32) -> F32:
-    one = angles(pool.model.layers[layer].rope, np.ones(len(k), np.int32))
+def _turned(pool: KVPool, layer: int, by: I32, k: F32) -> F32:
+    """Keys, each turned by so many positions."""
+    turn = angles(pool.model.layers[layer].rope, by.astype(np.int32))
     # Magnitude belongs to the key already.
-    size = np.sqrt(one.cos**2 + one.sin**2)
-    one.cos[...] /= size
-    one.sin[...] /= size
-    return pool.ops.rope(np.ascontiguousarray(k), one)
+    size = np.sqrt(turn.cos**2 + turn.sin**2)
+    turn.cos[...] /= size
+    turn.sin[...] /= size
+    return pool.ops.rope(np.ascontiguousarray(k), turn)
 
 
 def _swapped(v: F32) -> F32:
@@ -79,9 +87,10 @@ def _change(pool: KVPool, sequence: Sequence, layer: int, k: Change | None, v: C
     table = sequence.block_tables[pool.group_of(layer)]
     blocks: I32 = table.ids[table.first :].copy()
     size = pool.block_size
+    at = table.first * size + np.arange(len(blocks) * size, dtype=np.int32)
     slots = Slots(np.repeat(blocks, size), np.tile(np.arange(size, dtype=np.int32), len(blocks)))
     kv = pool.layer(layer)
     for arena, change in ((kv.k, k), (kv.v, v)):
         if change is not None:
             x = pool.ops.kv_read(arena, blocks).reshape(-1, arena.n_kv, arena.head_dim)
-            pool.ops.kv_append(arena, np.ascontiguousarray(change(pool, layer, x)), slots)
+            pool.ops.kv_append(arena, np.ascontiguousarray(change(pool, layer, at, x)), slots)

@@ -14,14 +14,11 @@ import hashlib
 import statistics
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from polykv import __version__
-from polykv.cache.calibration_file import read_calibration
-from polykv.errors import ConfigError
 from polykv.evals.arms import Arm, Setting, make_arm, never_coded, open_setting
-from polykv.evals.corpora import read_text, text_digest
+from polykv.evals.cell_inputs import check_identity, identity, open_arm
+from polykv.evals.corpora import read_text
 from polykv.evals.divergence import figures, perplexity
 from polykv.evals.gate import compare, summary
 from polykv.evals.gate_prompts import needle_prompts
@@ -29,7 +26,7 @@ from polykv.evals.gate_run import GatePrompt, Recorded, record
 from polykv.evals.perplexity import compare as compare_windows
 from polykv.evals.perplexity import score
 from polykv.evals.result import Cell
-from polykv.evals.stamp import commit, load_average, stamp
+from polykv.evals.stamp import load_average, stamp
 from polykv.evals.windows import Window, text_windows
 from polykv.llm import LLM, choose_activations, load, set_threads
 from polykv.prompt import Prompts
@@ -66,26 +63,6 @@ def open_inputs(settings: dict[str, Any]) -> Inputs:
     return Inputs(setting, windows, prompts, text)
 
 
-def open_arm(setting: Setting, settings: dict[str, Any]) -> Arm:
-    """The types of a task. Raises a PolyKVError for anything that is wrong with them."""
-    factors = read_calibration(settings["calibration"], settings["calibration_v"])
-    return make_arm(setting, settings["kv"], codebooks=settings["codebooks"], calibration=factors)
-
-
-def identity(inputs: Inputs, settings: dict[str, Any]) -> dict[str, str]:
-    """What the names in the settings stand for: another model or text of the same name gives other figures."""
-    files = [*settings["codebooks"], settings["calibration"], settings["calibration_v"]]
-    digests = ["-" if file is None else text_digest(Path(file).read_bytes()) for file in files]
-    text = text_digest(inputs.text.encode())
-    return {
-        "model": inputs.setting.model.fingerprint,
-        "text": text,
-        "factors": " ".join(digests),
-        "polykv": __version__,
-        "commit": commit() or "unknown",
-    }
-
-
 def measure(settings: dict[str, Any]) -> Cell:
     """All figures of one pair. settings: model, backend, threads, kv, base, ctx, corpus (a name or a path), windows,
     prompts, length, tokens, bar, seed, codebooks, calibration and calibration_v (None: without), role; `identity` where
@@ -98,10 +75,7 @@ def measure(settings: dict[str, Any]) -> Cell:
     inputs = open_inputs(settings)
     setting = inputs.setting
     base, arm = make_arm(setting, settings["base"]), open_arm(setting, settings)
-    found = identity(inputs, settings)
-    for name, value in settings.get("identity", found).items():
-        if value != found[name]:
-            raise ConfigError(f"{name}: {found[name]} is found here under that name, the campaign is of {value}")
+    check_identity(settings, identity(setting, settings, inputs.text))
     cell: Cell = {"kv": settings["kv"], "ctx": settings["ctx"], "role": settings["role"]}
     # Shortest of what is measured: a type that codes nothing there is not measured there.
     cell["exact"] = never_coded(

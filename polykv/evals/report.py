@@ -27,6 +27,7 @@ TITLES = {
     "mrcr": "Which of several equal requests",
     "countup": "Counting",
     "copy": "Copies without a wrong character",
+    "shift": "Counting across a context shift",
 }
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from polykv.counted import counted
 from polykv.evals.overview_judge import Role, verdict
 from polykv.evals.result import Cell, Result
+from polykv.evals.shift import as_fresh, passes
+from polykv.evals.shift import verdict as verdict_of_shift
 from polykv.evals.table import Table
 from polykv.evals.task_tables import task_tables
 
@@ -79,6 +81,17 @@ _OVERVIEW: dict[str, Show] = {
     "bits": number("bits_held", ".2f"),
 }
 
+_SHIFT: dict[str, Show] = {
+    "shifts": number("shifts", "d"),
+    "dropped": number("shifted_cells", ",d"),
+    "first": number("first", "d"),
+    "numbers": number("integers", ",d"),
+    "in a row": number("longest_run", ",d"),
+    "repeated": number("max_repeat", "d"),
+    "as fresh": lambda c: "-" if c.get("fresh") is None else "yes" if as_fresh(c) else "no",
+    "logits moved": number("moved", ".2g"),
+}
+
 
 def _table(title: str, form: dict[str, Show], cells: list[Cell], caption: str = "", text: int = 1) -> Table:
     return Table(title, list(form), [[show(c) for show in form.values()] for c in cells], caption, text)
@@ -124,6 +137,21 @@ def _overview(result: Result) -> list[Table]:
     return found
 
 
+def _shift(result: Result) -> list[Table]:
+    s, control = result.settings, result.cells[0]
+
+    def shown(c: Cell) -> str:
+        return verdict_of_shift(c, control) + ", as it should" * (c.get("self_test", False) and not passes(c))
+
+    title = f"counting on from {s['last']:,}: context of {s['ctx']:,} tokens, the first {s['keep']} kept in a shift"
+    caption = (
+        "in a row: most numbers each one more than the one before; repeated: how often the most frequent one occurs; "
+        "as fresh: all after the shift is as after a fresh prompt of the kept tokens"
+    )
+    form = {"K/V": name_of, "verdict": shown, **_SHIFT}
+    return [_table(title, form, result.cells, caption, text=2)]
+
+
 def _tasks(result: Result) -> list[Table]:
     return task_tables(result.kind, result.cells)
 
@@ -145,5 +173,6 @@ _FORMS: dict[str, Callable[[Result], list[Table]]] = {
     "kld": _kld,
     "logits": _logits,
     "overview": _overview,
+    "shift": _shift,
     **dict.fromkeys(("niah", "vt", "mrcr", "countup", "copy"), _tasks),
 }

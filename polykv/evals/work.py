@@ -16,10 +16,11 @@ from typing import Any
 from polykv.errors import PolyKVError
 from polykv.evals.campaign import Outcome
 from polykv.evals.overview import measure
+from polykv.evals.shift_run import measure as measure_shift
 
 # Between two looks at whether the starting process is still there.
 SECONDS = 1.0
-KINDS: dict[str, Callable[[dict[str, Any]], Outcome]] = {"overview": measure}
+KINDS: dict[str, Callable[[dict[str, Any]], Outcome]] = {"overview": measure, "shift": measure_shift}
 
 
 def perform(kind: str, settings: dict[str, Any]) -> Outcome:
