@@ -16,7 +16,10 @@ ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "polykv").rglob("*.py"))
 PYTHON = sorted(p for d in ("polykv", "tests", "benchmarks", "data") for p in (ROOT / d).rglob("*.py"))
 DOCS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "data" / "README.md"])
-TEXT = sorted({*PYTHON, *DOCS, *ROOT.glob("*.cfg"), *ROOT.glob("*.toml"), ROOT / "Makefile", ROOT / ".ci" / "run"})
+CUDA = sorted(p for p in (ROOT / "polykv" / "fast" / "cuda" / "kernels").iterdir())
+TEXT = sorted(
+    {*PYTHON, *CUDA, *DOCS, *ROOT.glob("*.cfg"), *ROOT.glob("*.toml"), ROOT / "Makefile", ROOT / ".ci" / "run"}
+)
 
 # Which parts of polykv a part may import; a part is the name after `polykv.`, and always may import itself.
 BASE = {"types", "errors", "arguments", "config", "data", "file_kind", "hadamard", "printable", "whole_file"}
@@ -45,7 +48,7 @@ ALLOWED: dict[str, set[str]] = {
 # `doctor` describes the installed backends; `llm` sets the number of threads of the one it loads; `notes` says where it
 # falls back. `codebook` makes tables with the search of both, which no model asks for.
 EXTRA: dict[str, set[str]] = {"doctor": {"fast"}, "llm": {"fast"}, "notes": {"fast"}, "codebook": {"ref", "fast"}}
-THIRD_PARTY: dict[str, set[str]] = {"ref": {"numpy"}, "fast": {"numpy", "numba", "llvmlite", "platformdirs"}}
+THIRD_PARTY: dict[str, set[str]] = {"ref": {"numpy"}, "fast": {"numpy", "numba", "llvmlite", "platformdirs", "cupy"}}
 
 
 def part_of(path: Path) -> str:
@@ -111,10 +114,10 @@ def test_import_rule_sees_a_violation(tmp_path: Path, monkeypatch: pytest.Monkey
             test_imports_go_one_way(bad)
 
 
-@pytest.mark.parametrize("path", PYTHON, ids=lambda p: str(p.relative_to(ROOT)))
+@pytest.mark.parametrize("path", [*PYTHON, *CUDA], ids=lambda p: str(p.relative_to(ROOT)))
 def test_files_are_short(path: Path) -> None:
     limit = 500
-    if path in SOURCES:
+    if path in SOURCES or path in CUDA:
         limit = 150 if part_of(path) == "ref" else 350
     assert len(path.read_text().splitlines()) <= limit
 
@@ -167,7 +170,9 @@ def test_requirements_are_what_is_imported() -> None:
     # llvmlite is a part of numba that comes with it.
     used = tops - {"polykv", "llvmlite"} - sys.stdlib_module_names
     extra = requirements("options.extras_require", "plot") | requirements("options.extras_require", "cluster")
-    assert extra == {"matplotlib", "ray"}
+    # CuPy's wheels are named for the CUDA that they are built for.
+    extra |= {re.sub(r"-cuda\d+x$", "", name) for name in requirements("options.extras_require", "cuda")}
+    assert extra == {"matplotlib", "ray", "cupy"}
     assert used - extra == requirements("options", "install_requires")
 
 
@@ -176,12 +181,19 @@ def test_optional_packages_are_imported_where_they_are_used(path: Path) -> None:
     """They may be missing: importing a module must not need them."""
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.Import | ast.ImportFrom):
-            assert not re.search(r"\b(matplotlib|ray)\b", ast.unparse(node))
+            assert not re.match(r"(import|from) (matplotlib|ray|cupy)\b", ast.unparse(node))
 
 
 def requirements(section: str, key: str) -> set[str]:
     """Names of packages in setup.cfg, without versions."""
     return {re.split(r"[<>=~!\[]", line)[0] for line in setup_cfg()[section][key].split()}
+
+
+def test_every_kernel_file_is_installed() -> None:
+    folder = ROOT / "polykv" / "fast" / "cuda"
+    patterns = setup_cfg()["options.package_data"]["polykv.fast.cuda"].replace(",", " ").split()
+    installed = {p for pattern in patterns for p in folder.glob(pattern)}
+    assert installed == {p for p in (folder / "kernels").rglob("*") if p.is_file()}
 
 
 def test_every_data_file_is_installed() -> None:

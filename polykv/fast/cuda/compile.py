@@ -1,0 +1,75 @@
+"""The only way to a compiled kernel on a device.
+
+    norm = kernel("norm.cu", "rms_norm", NORM_THREADS=256)
+    launch(norm, (rows,), (256,), (x, weight, y, cols, 1e-6))
+
+A file is specialised by defines, never by copies of it: templates stay inside, and the one `extern "C"` entry that is
+asked for is instantiated from them. CuPy keeps what NVRTC made on disk, by text and options, for later processes.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from polykv.errors import UnsupportedError
+from polykv.fast.cuda.device import cupy
+from polykv.fast.cuda.source import Define, source
+
+# No fast math. No contraction either: where a product and a sum are to be rounded once the source says fmaf(), so its
+# results are those of its text, on every architecture and for every compiler (tests run device functions on the CPU).
+OPTIONS = ("--std=c++17", "--fmad=false")
+# What CuPy adds to any options: denormal float32 numbers are taken, and given, as zero. Nothing may rest on them.
+CUPY_OPTIONS = ("-ftz=true",)
+
+# Bytes of shared memory that a block may have without asking for more.
+SHARED_LIMIT = 48 * 1024
+
+
+def kernel(file: str, entry: str, **defines: Define) -> Any:
+    """The `cupy.RawKernel` of function `entry` of kernels/`file`, compiled for the current device, once.
+
+    Raises UnsupportedError when there is no usable device, or when its compiler refuses the source.
+    """
+    return _compiled(file, entry, tuple(sorted(defines.items())), cupy().cuda.runtime.getDevice())
+
+
+@cache
+def _compiled(file: str, entry: str, defines: tuple[tuple[str, Define], ...], device: int) -> Any:
+    cp = cupy()
+    made = cp.RawKernel(source(file, dict(defines)), entry, options=OPTIONS)
+    try:
+        made.compile()
+    except cp.cuda.compiler.CompileException as e:
+        raise UnsupportedError(f"{file} does not compile on this machine: {first_error(str(e))}") from e
+    return made
+
+
+def first_error(log: str) -> str:
+    """The first error of a compiler's log, or its first line."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()] or ["no message"]
+    return next((line for line in lines if re.search(r"\berror\b", line)), lines[0])
+
+
+def launch(
+    made: Any, grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple[Any, ...], shared: int = 0
+) -> None:
+    """Start a kernel on the current stream: shared is the bytes of dynamic shared memory.
+
+    In arguments an int is C's `int` and a float is C's `float` (CuPy would make them 64 bits wide); other types are
+    written as NumPy scalars. Nothing is started for an empty grid.
+    """
+    if 0 in grid:
+        return
+    if shared > SHARED_LIMIT and made.max_dynamic_shared_size_bytes < shared:
+        made.max_dynamic_shared_size_bytes = shared
+    made(grid, block, tuple(map(_argument, arguments)), shared_mem=shared)
+
+
+def _argument(value: Any) -> Any:
+    if isinstance(value, int):
+        return np.int32(value)
+    return np.float32(value) if isinstance(value, float) else value
