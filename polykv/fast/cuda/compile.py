@@ -60,7 +60,7 @@ def launch(
     """Start a kernel on the current stream: shared is the bytes of dynamic shared memory.
 
     In arguments an int is C's `int` and a float is C's `float` (CuPy would make them 64 bits wide); other types are
-    written as NumPy scalars. Nothing is started for an empty grid.
+    written as NumPy scalars; None is a null pointer. Nothing is started for an empty grid.
     """
     if 0 in grid:
         return
@@ -70,6 +70,8 @@ def launch(
 
 
 def _argument(value: Any) -> Any:
+    if value is None:
+        return np.uint64(0)
     if isinstance(value, int):
         return np.int32(value)
     return np.float32(value) if isinstance(value, float) else value

@@ -100,11 +100,15 @@ def describe(module: ModuleType) -> Device:
         if runtime.getDeviceCount() == 0:
             raise UnsupportedError("an NVIDIA driver is installed, but it shows no GPU")
         found = runtime.getDeviceProperties(runtime.getDevice())
-        nvrtc = module.cuda.nvrtc.getVersion()
     except UnsupportedError:
         raise
     except Exception as e:
         raise UnsupportedError(f"the GPU cannot be used: {_line(e)}") from e
+    try:
+        nvrtc = module.cuda.nvrtc.getVersion()
+    except Exception as e:
+        wheel = f"cupy-cuda{built // 1000}x[ctk]"
+        raise UnsupportedError(f"CuPy finds no NVRTC, CUDA's compiler; `pip install '{wheel}'` brings it") from e
     name = found["name"]
     name = name.decode() if isinstance(name, bytes) else str(name)
     capability = int(found["major"]), int(found["minor"])

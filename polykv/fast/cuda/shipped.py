@@ -1,0 +1,58 @@
+"""Which kernels are shipped: every file with every set of defines that operations ask for.
+
+The test suite compiles them all for every architecture of ARCHITECTURES, on machines without a GPU too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from polykv.fast.cuda import linear
+from polykv.fast.cuda.source import Define
+from polykv.fast.cuda.weights import FIELDS, FLOATS, type_name
+
+# Ampere, Hopper, Blackwell.
+ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """One kernel: function `entry` of kernels/`file`, specialised. spills: bytes of registers that may go to memory."""
+
+    file: str
+    entry: str
+    defines: dict[str, Define] = field(default_factory=dict)
+    spills: int = 0
+
+    def __str__(self) -> str:
+        return " ".join([self.entry, *(f"{name}={value}" for name, value in sorted(self.defines.items()))])
+
+
+def shipped() -> Iterator[Shipped]:
+    """All kernels."""
+    yield from _weights()
+    yield from _linear()
+
+
+def _weights() -> Iterator[Shipped]:
+    for half in (0, 1):
+        for kind in FIELDS:
+            defines: dict[str, Define] = {"WEIGHT_TYPE": type_name(kind), "OUTPUT_HALF": half}
+            yield Shipped("dequantize.cu", "dequantize_rows", defines)
+        for kind in FLOATS:
+            defines = {"WEIGHT_FLOAT": type_name(kind), "OUTPUT_HALF": half}
+            yield Shipped("dequantize_plain.cu", "dequantize_rows", defines)
+
+
+def _linear() -> Iterator[Shipped]:
+    yield Shipped("quantize.cu", "quantize_rows")
+    for kind in FIELDS:
+        for rows in linear.ROWS:
+            yield Shipped("linear_few.cu", "linear_few", linear.few_defines(kind, rows))
+        yield Shipped("linear_few_f32.cu", "linear_few_f32", {"WEIGHT_TYPE": type_name(kind)})
+    for kind in FLOATS:
+        yield Shipped("linear_few_plain.cu", "linear_few_plain", {"WEIGHT_FLOAT": type_name(kind)})
+    for int8 in (0, 1):
+        yield Shipped("rounded.cu", "round_rows", {"ROUND_INT8": int8})
+    yield Shipped("scale_rows.cu", "scale_rows")
