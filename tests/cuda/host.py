@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy as np
 from polykv.fast.cuda.source import source
 
 NAMES = """
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -58,9 +60,9 @@ inline uint2 cached8(const void* at) { return load_as<uint2>(at); }
 """
 
 
-def build(folder: Path, text: str) -> ctypes.CDLL:
-    """A library of C++ text, whose `#include "x.cuh"` are files of the kernels."""
-    pasted = source("host.cpp", instead={"host.cpp": text, "half.cuh": HALF, "memory.cuh": MEMORY})
+def build(folder: Path, text: str, instead: Mapping[str, str] | None = None) -> ctypes.CDLL:
+    """A library of C++ text, whose `#include "x.cuh"` are files of the kernels, or texts that stand for them."""
+    pasted = source("host.cpp", instead={"host.cpp": text, "half.cuh": HALF, "memory.cuh": MEMORY, **(instead or {})})
     (folder / "host.cpp").write_text(NAMES + pasted)
     library = folder / "host.so"
     command = ["g++", "-std=c++17", "-O2", "-w", "-ffp-contract=off", "-shared", "-fPIC", "-o", str(library)]

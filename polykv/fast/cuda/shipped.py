@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from polykv.fast.cuda import linear
+from polykv.fast.cuda import fwht, glu, linear
 from polykv.fast.cuda.source import Define
 from polykv.fast.cuda.weights import FIELDS, FLOATS, type_name
 
@@ -33,6 +33,7 @@ def shipped() -> Iterator[Shipped]:
     """All kernels."""
     yield from _weights()
     yield from _linear()
+    yield from _elementwise()
 
 
 def _weights() -> Iterator[Shipped]:
@@ -56,3 +57,16 @@ def _linear() -> Iterator[Shipped]:
     for int8 in (0, 1):
         yield Shipped("rounded.cu", "round_rows", {"ROUND_INT8": int8})
     yield Shipped("scale_rows.cu", "scale_rows")
+
+
+def _elementwise() -> Iterator[Shipped]:
+    yield Shipped("norm.cu", "rms_norm")
+    for interleaved in (0, 1):
+        yield Shipped("rope.cu", "rope", {"ROPE_INTERLEAVED": interleaved})
+    for gate in glu.GATES.values():
+        yield Shipped("glu.cu", "glu", {"GLU_GATE": gate})
+    for size in fwht.SIZES:
+        yield Shipped("fwht.cu", "fwht", {"FWHT_SIZE": size})
+    yield Shipped("penalize.cu", "penalized")
+    for file in ("fwht_any", "merge", "softcap", "scatter", "sample"):
+        yield Shipped(f"{file}.cu", file)
