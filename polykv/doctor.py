@@ -193,7 +193,11 @@ def _disk() -> Check:
 
 
 def _gpu() -> Check:
-    card = "an NVIDIA driver is installed" if shutil.which("nvidia-smi") else "no NVIDIA driver was found"
-    cupy = "CuPy is installed" if importlib.util.find_spec("cupy") else "CuPy is not installed"
-    text = f"not used: this version has no GPU backend, everything runs on the CPU ({card}, {cupy})"
+    from polykv.fast.cuda.device import device, problem
+
+    sentence = problem()
+    if sentence is None:
+        text = f"{device()}; its kernels are not a whole backend yet, so everything runs on the CPU"
+    else:
+        text = f"not used: {sentence}; everything runs on the CPU"
     return Check("gpu", State.NOTE, text)

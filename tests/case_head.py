@@ -76,7 +76,9 @@ def prepared(vocab: int, cols: int) -> Case:
     def prepare(ops: Ops) -> Callable[[], Arrays]:
         def call() -> Arrays:
             w = head_of(ops, name, WeightType.Q8_0, vocab, cols)
-            return ops.dequantize(w.out, None, out=poison(vocab, cols)), ops.embed(w.out, np.arange(0, vocab, 7), 2.5)
+            return ops.dequantize(w.out, None, out=poison(vocab, cols)), ops.embed(
+                w.out, np.arange(0, vocab, 7, dtype=np.int32), 2.5
+            )
 
         return call
 

@@ -84,8 +84,8 @@ def describe(module: ModuleType) -> Device:
     Raises UnsupportedError, in the order in which things go wrong: no driver, a driver older than the CUDA of this
     CuPy, no device, a device that is too old, libraries that cannot be loaded.
     """
-    runtime = module.cuda.runtime
     try:
+        runtime = module.cuda.runtime
         built, driver = runtime.runtimeGetVersion(), runtime.driverGetVersion()
     except Exception as e:
         raise UnsupportedError(f"CuPy cannot load CUDA ({_line(e)}); {_ADVICE}") from e

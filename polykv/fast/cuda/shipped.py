@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from polykv.fast.cuda import fwht, glu, linear
+from polykv.fast.cuda.fwht import SIZES
+from polykv.fast.cuda.glu import GATES
+from polykv.fast.cuda.linear import ROWS, few_defines
 from polykv.fast.cuda.source import Define
 from polykv.fast.cuda.weights import FIELDS, FLOATS, type_name
 
@@ -49,8 +51,8 @@ def _weights() -> Iterator[Shipped]:
 def _linear() -> Iterator[Shipped]:
     yield Shipped("quantize.cu", "quantize_rows")
     for kind in FIELDS:
-        for rows in linear.ROWS:
-            yield Shipped("linear_few.cu", "linear_few", linear.few_defines(kind, rows))
+        for rows in ROWS:
+            yield Shipped("linear_few.cu", "linear_few", few_defines(kind, rows))
         yield Shipped("linear_few_f32.cu", "linear_few_f32", {"WEIGHT_TYPE": type_name(kind)})
     for kind in FLOATS:
         yield Shipped("linear_few_plain.cu", "linear_few_plain", {"WEIGHT_FLOAT": type_name(kind)})
@@ -63,10 +65,10 @@ def _elementwise() -> Iterator[Shipped]:
     yield Shipped("norm.cu", "rms_norm")
     for interleaved in (0, 1):
         yield Shipped("rope.cu", "rope", {"ROPE_INTERLEAVED": interleaved})
-    for gate in glu.GATES.values():
+    for gate in GATES.values():
         yield Shipped("glu.cu", "glu", {"GLU_GATE": gate})
-    for size in fwht.SIZES:
+    for size in SIZES:
         yield Shipped("fwht.cu", "fwht", {"FWHT_SIZE": size})
     yield Shipped("penalize.cu", "penalized")
-    for file in ("fwht_any", "merge", "softcap", "scatter", "sample"):
+    for file in ("fwht_any", "merge", "softcap", "scatter", "sample", "greedy"):
         yield Shipped(f"{file}.cu", file)

@@ -38,7 +38,7 @@ round_rows(unsigned short* y, float* scales, const float* x, int cols) {
     // The power of two is the exponent alone; rows of zeros keep 1. Infinite and NaN rows stay so: x / s is NaN.
     const unsigned bits = __float_as_uint(top) & 0x7f800000u;
     const float scale = top > 0.0f ? __uint_as_float(min(max(bits, 0x01000000u), 0x7e000000u)) : 1.0f;
-    const float inverse = top <= 3.0e38f ? 1.0f / scale : __uint_as_float(0x7fffffffu);
+    const float inverse = top <= 3.40282347e38f ? 1.0f / scale : __uint_as_float(0x7fffffffu);
     // Whole warps at a time: cols is a multiple of 32 where values are rounded to int8.
     for (int i = threadIdx.x; i < cols; i += ROUND_THREADS)
         y[i] = f32_to_f16((ROUND_INT8 ? rounded(x[i]) : x[i]) * inverse);

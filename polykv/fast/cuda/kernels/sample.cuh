@@ -148,13 +148,13 @@ __device__ __forceinline__ int sample_row(const float* logits, int n, const Samp
     sample_each(row, [&](int id, float logit) {
         const u64 place = sample_place(logit, id);
         first = min(first, place);
-        if (fabsf(logit) <= 3.4e38f) last = max(last, place >> 32);
+        if (fabsf(logit) <= 3.40282347e38f) last = max(last, place >> 32);
     });
     first = block_smallest(first);
     last = block_largest(last);
     // A row that begins with NaN or an infinity has no distribution.
     row.top = first >> 32 == 0 ? 0.0f : sample_logit((unsigned)(first >> 32));
-    if (s.temperature == 0.0f || first >> 32 == 0 || !(fabsf(row.top) <= 3.4e38f)) return (int)(unsigned)first;
+    if (s.temperature == 0.0f || first >> 32 == 0 || !(fabsf(row.top) <= 3.40282347e38f)) return (int)(unsigned)first;
     row.lowest = sample_logit((unsigned)last);
     u64 limit = ~0ull;
     if (s.top_k > 0) limit = sample_find(row, 0.0, limit, [=](u64) { return (u64)(s.top_k - 1); });
