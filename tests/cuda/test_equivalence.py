@@ -14,7 +14,6 @@ from on_device import DeviceOps
 
 from polykv.fast import cuda
 from polykv.fast.cuda.device import problem
-from polykv.fast.cuda.linear import FEW
 from polykv.fast.cuda.weights import FIELDS, FLOATS
 from polykv.ops import OPERATIONS, Limits, Ops, load
 from polykv.types import WeightType
@@ -38,7 +37,7 @@ needs_gpu = pytest.mark.skipif(GPU is not None, reason=f"no GPU to run on: {GPU}
 def tolerance(case: Case) -> float:
     """That of the case, but for products of many rows in float16 (`linear`)."""
     rows = re.search(r"-(\d+)x", case.id)
-    many = case.op == "linear" and rows is not None and int(rows[1]) > FEW and case.id.endswith("Q8")
+    many = case.op == "linear" and rows is not None and int(rows[1]) > 16 and case.id.endswith("Q8")
     return HALF if many else case.tolerance
 
 

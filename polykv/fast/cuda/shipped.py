@@ -10,12 +10,16 @@ from dataclasses import dataclass, field
 
 from polykv.fast.cuda.fwht import SIZES
 from polykv.fast.cuda.glu import GATES
-from polykv.fast.cuda.linear import ROWS, few_defines
+from polykv.fast.cuda.linear_int8 import CHUNKS, ROWS, few_defines, tile_defines
 from polykv.fast.cuda.source import Define
 from polykv.fast.cuda.weights import FIELDS, FLOATS, type_name
 
 # Ampere, Hopper, Blackwell.
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
+
+# Two blocks on a multiprocessor leave 128 registers a thread: with the sums of 16 or 32 rows of x, the last few words of
+# some types go to memory, once for 1024 weights or more.
+TILE_SPILLS = {1: 0, 2: 64, 4: 256}
 
 
 @dataclass(frozen=True)
@@ -49,10 +53,13 @@ def _weights() -> Iterator[Shipped]:
 
 
 def _linear() -> Iterator[Shipped]:
-    yield Shipped("quantize.cu", "quantize_rows")
+    for tiles in (0, 1):
+        yield Shipped("quantize.cu", "quantize_rows", {"QUANTIZE_TILES": tiles})
     for kind in FIELDS:
         for rows in ROWS:
             yield Shipped("linear_few.cu", "linear_few", few_defines(kind, rows))
+        for chunks in CHUNKS:
+            yield Shipped("linear_tiles.cu", "linear_tiles", tile_defines(kind, chunks), TILE_SPILLS[chunks])
         yield Shipped("linear_few_f32.cu", "linear_few_f32", {"WEIGHT_TYPE": type_name(kind)})
     for kind in FLOATS:
         yield Shipped("linear_few_plain.cu", "linear_few_plain", {"WEIGHT_FLOAT": type_name(kind)})

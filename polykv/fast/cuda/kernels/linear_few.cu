@@ -1,6 +1,6 @@
 // y = x W^T for up to LINEAR_ROWS rows x and packed W: every weight is read once, at the speed of memory.
 //
-// Defines: WEIGHT_TYPE, LINEAR_ROWS (1, 2, 4, 8), LINEAR_AHEAD (pieces that a lane has on their way at once).
+// Defines: WEIGHT_TYPE, LINEAR_ROWS (1, 8), LINEAR_AHEAD (pieces that a lane has on their way at once).
 // A warp has one row of W. Its lanes take the pieces of the row in turn, 32 at a time, so their loads are 512 bytes side
 // by side; LINEAR_AHEAD of them are started before the first is used. To keep 4 TB/s busy a multiprocessor must have
 // about 26 KB on the way: 32 warps x 32 lanes x 2 x 16 bytes are 32 KB.

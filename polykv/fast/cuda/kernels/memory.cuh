@@ -31,13 +31,9 @@ __device__ __forceinline__ unsigned short stream2(const void* at) {
 
 // The same for what other warps read too.
 __device__ __forceinline__ uint4 cached16(const void* at) {
-    uint4 v;
-    asm("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at));
-    return v;
+    return __ldg((const uint4*)at);
 }
 
 __device__ __forceinline__ uint2 cached8(const void* at) {
-    uint2 v;
-    asm("ld.global.nc.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(at));
-    return v;
+    return __ldg((const uint2*)at);
 }

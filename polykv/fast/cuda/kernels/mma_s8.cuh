@@ -1,0 +1,19 @@
+// Products of int8 on tensor cores: c += a b for 16 rows of a and 8 columns of b. Lane 4 g + q of a warp holds
+//
+//     a    words q of rows g and g + 8: four values each, of every 16 along k
+//     b    word q of column g, of every 16 along k
+//     c    rows g (c[0], c[1]) and g + 8 (c[2], c[3]) of columns 2 q and 2 q + 1
+
+// 32 along k: a word of either row for the first 16, then for the other 16.
+__device__ __forceinline__ void mma_s8_32(int (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, uint2 b) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b.x), "r"(b.y));
+}
+
+// 16 along k.
+__device__ __forceinline__ void mma_s8_16(int (&c)[4], unsigned a0, unsigned a1, unsigned b) {
+    asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a0), "r"(a1), "r"(b));
+}

@@ -1,0 +1,80 @@
+"""Products of packed weights with a few rows of int8 activations: on tensor cores where rows of W are whole tiles.
+
+linear_tiles.cu    cols a multiple of TILE: up to 32 rows of x at the cost of one
+linear_few.cu      any cols, by dp4a: a warp has one row of W
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from polykv.fast.cuda.compile import kernel, launch
+from polykv.fast.cuda.device import cupy
+from polykv.fast.cuda.source import Define
+from polykv.fast.cuda.weights import own, type_name
+from polykv.types import MatrixType, QuantTensor
+
+# Columns of a tile of W (kernels/tiles.cuh).
+TILE = 128
+# Chunks of 8 rows of x that a block of linear_tiles.cu takes, its rows of W and its threads.
+CHUNKS = (1, 2, 4)
+TILE_ROWS, TILE_THREADS = 16, 256
+# Rows of x that a block of linear_few.cu takes, its warps, and the pieces that a lane has on their way at once.
+ROWS = (1, 8)
+WARPS = 4
+AHEAD = 2
+# Threads of a block that quantizes, four values each.
+THREADS = 256
+
+
+@dataclass(frozen=True, eq=False)
+class Int8Rows:
+    """n rows of activations, rounded to int8 per 32 values; tiles: in the order of linear_tiles.cu (quantize.cu)."""
+
+    codes: Any
+    scales: Any
+    n: int
+    tiles: bool
+
+
+def takes_tiles(w: QuantTensor) -> bool:
+    """Whether products with W run on tensor cores."""
+    return w.cols % TILE == 0
+
+
+def quantize(x: Any, tiles: bool) -> Int8Rows:
+    """Rows x [R, cols] as int8."""
+    cp = cupy()
+    n, cols = x.shape
+    rows = -(-n // 8) * 8 if tiles else n
+    codes, scales = cp.empty((rows, cols), np.int8), cp.empty((rows, cols // 32, 2), np.uint32)
+    total = rows * cols // 4
+    made = kernel("quantize.cu", "quantize_rows", QUANTIZE_TILES=int(tiles))
+    launch(made, (-(-total // THREADS),), (THREADS,), (codes, scales, x, n, cols, total))
+    return Int8Rows(codes, scales, n, tiles)
+
+
+def product(y: Any, w: QuantTensor, x: Int8Rows) -> None:
+    """y [R, rows] = x W^T."""
+    arguments = (y, own(w), x.codes, x.scales, x.n, w.rows, w.cols)
+    if x.tiles:
+        chunks = next((c for c in CHUNKS if x.n <= 8 * c), CHUNKS[-1])
+        made = kernel("linear_tiles.cu", "linear_tiles", **tile_defines(w.type, chunks))
+        launch(made, (-(-w.rows // TILE_ROWS), -(-x.n // (8 * chunks))), (TILE_THREADS,), arguments)
+    else:
+        rows = next((r for r in ROWS if x.n <= r), ROWS[-1])
+        made = kernel("linear_few.cu", "linear_few", **few_defines(w.type, rows))
+        launch(made, (-(-w.rows // WARPS) * -(-x.n // rows),), (32 * WARPS,), arguments)
+
+
+def tile_defines(kind: MatrixType, chunks: int) -> dict[str, Define]:
+    """The defines of kernels/linear_tiles.cu for a weight type and a number out of CHUNKS."""
+    return {"WEIGHT_TYPE": type_name(kind), "LINEAR_CHUNKS": chunks}
+
+
+def few_defines(kind: MatrixType, rows: int) -> dict[str, Define]:
+    """The defines of kernels/linear_few.cu for a weight type and a number out of ROWS."""
+    return {"WEIGHT_TYPE": type_name(kind), "LINEAR_ROWS": rows, "LINEAR_AHEAD": AHEAD}
