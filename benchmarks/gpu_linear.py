@@ -20,7 +20,7 @@ import numpy as np
 
 from polykv.fast.cuda import dequantize
 from polykv.fast.cuda.device import cupy, device
-from polykv.fast.cuda.linear_int8 import Int8Rows, product, quantize, takes_tiles
+from polykv.fast.cuda.linear_int8 import product, quantize, takes_tiles
 from polykv.fast.cuda.linear_many import many_f16
 from polykv.fast.cuda.weights import DeviceTensor, matrix
 from polykv.types import WEIGHT_BLOCK, QuantTensor, WeightType
@@ -72,20 +72,20 @@ def copy_rate() -> float:
     return 2 * a.nbytes / microseconds([copy]) * 1e6
 
 
-def values_of(x: Any, q: Int8Rows) -> Any:
+def values_of(x: Any) -> Any:
     """The rounded rows as float64."""
     cp = cupy()
     blocks = x.reshape(x.shape[0], -1, 32)
     d = cp.abs(blocks).max(axis=-1, keepdims=True) / np.float32(127)
-    scaled = (blocks * (np.float32(1) / d)).astype(np.float64)
+    scaled = (blocks * (1 / d)).astype(np.float64)
     return (cp.trunc(scaled + cp.copysign(0.5, scaled)) * d).reshape(x.shape)
 
 
-def error(y: Any, x: Any, q: Int8Rows, w: DeviceTensor) -> float:
+def error(y: Any, x: Any, w: DeviceTensor) -> float:
     """RMS of the difference to a product in float64, of the first rows of W, relative to the RMS of that."""
     cp = cupy()
     some = min(w.rows, 512)
-    want = values_of(x, q) @ dequantize(w, cp.arange(some, dtype=np.int32)).astype(np.float64).T
+    want = values_of(x) @ dequantize(w, cp.arange(some, dtype=np.int32)).astype(np.float64).T
     return float(cp.sqrt(((y[:, :some] - want) ** 2).mean() / (want**2).mean()))
 
 
@@ -95,7 +95,7 @@ def measure(w: list[DeviceTensor], n: int, tiles: bool) -> tuple[float, float]:
     x = cp.random.standard_normal((n, w[0].cols), dtype=np.float32)
     q, y = quantize(x, tiles), cp.full((n, w[0].rows), np.nan, np.float32)
     product(y, w[0], q)
-    return microseconds([partial(product, y, m, q) for m in w]), error(y, x, q, w[0])
+    return microseconds([partial(product, y, m, q) for m in w]), error(y, x, w[0])
 
 
 def measure_many(w: DeviceTensor, n: int) -> float:

@@ -17,8 +17,8 @@ from polykv.fast.cuda.weights import FIELDS, FLOATS, type_name
 # Ampere, Hopper, Blackwell.
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 
-# Two blocks on a multiprocessor leave 128 registers a thread: with the sums of 16 or 32 rows of x, the last few words of
-# some types go to memory, once for 1024 weights or more.
+# Two blocks on a multiprocessor leave 128 registers a thread: with the sums of 16 or 32 rows of x, the last few words
+# of some types go to memory, once for a thousand weights or more.
 TILE_SPILLS = {1: 0, 2: 64, 4: 256}
 
 
