@@ -21,6 +21,9 @@ def cases() -> Iterator[Case]:
             for activations in Activations:
                 for n in (1, 3, 63):
                     yield linear(kind, n, 65, cols, activations)
+        if kind not in FLOATS:
+            # More than one chunk of 8 rows, more than one tile of 16 weight rows, columns in tiles of 128.
+            yield linear(kind, 9, 33, 768, Activations.Q8)
         yield embed(kind, 3 * block if kind not in FLOATS else 63)
     yield dequantize(WeightType.Q4_1, 1000, 576, None)
     for activations in Activations:

@@ -6,9 +6,10 @@ import inspect
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 from agreement import worst_error
-from case_base import Case
+from case_base import Case, normal, seeded, weight
 from cases import CASES
 from on_device import DeviceOps
 
@@ -16,7 +17,7 @@ from polykv.fast import cuda
 from polykv.fast.cuda.device import problem
 from polykv.fast.cuda.weights import FIELDS, FLOATS
 from polykv.ops import OPERATIONS, Limits, Ops, load
-from polykv.types import WeightType
+from polykv.types import WEIGHT_BLOCK, Activations, WeightType
 
 CACHE = "the resident layout of codes on the device comes with the kernels that read it"
 # Operations that this backend does not have, and why.
@@ -49,6 +50,21 @@ def test_twin(case: Case) -> None:
     # The second result is compared: a call must not depend on what the first one left behind.
     error = worst_error(case.agreement, call(), case.prepare(load("ref"))())
     assert error <= tolerance(case)
+
+
+@needs_gpu
+@pytest.mark.parametrize("kind", FIELDS, ids=lambda k: k.name)
+def test_a_row_does_not_depend_on_the_others(kind: WeightType) -> None:
+    """Bit for bit, up to the number of rows for which W is read packed."""
+    rng = seeded(f"rows-{kind.name}")
+    for cols in (768, 800) if WEIGHT_BLOCK[kind][0] == 32 else (768,):
+        w, x = weight(rng, kind, 131, cols), normal(rng, 32, cols)
+        most = 32 if cols % 128 == 0 else 16
+        for mode in Activations if most == 16 else (Activations.Q8,):
+            whole = DeviceOps().linear(x[:most], w, activations=mode)
+            for first, last in ((0, 1), (3, 6), (7, 15), (0, most - 1)):
+                part = DeviceOps().linear(x[first:last], w, activations=mode)
+                assert np.array_equal(part.view(np.uint32), whole[first:last].view(np.uint32))
 
 
 def test_missing_operations_are_named_with_a_reason() -> None:

@@ -1,6 +1,6 @@
 """The CUDA backend: operations of `polykv.ops.Ops` on CuPy arrays, kernels in `kernels/`.
 
-It is not complete yet, so `polykv.ops.load` does not offer it; tests/cuda/test_cuda_equivalence.py names what is missing.
+It is not complete, so `polykv.ops.load` does not offer it; tests/cuda/test_cuda_equivalence.py names what is missing.
 
     device.py       CuPy and the GPU, or one sentence that says what is missing
     source.py       one text out of a kernel's files and defines

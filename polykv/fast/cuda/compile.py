@@ -72,6 +72,7 @@ def launch(
 def _argument(value: Any) -> Any:
     if value is None:
         return np.uint64(0)
-    if isinstance(value, int):
+    # NumPy's float64 is a float too: it stays what it is.
+    if type(value) is int:
         return np.int32(value)
-    return np.float32(value) if isinstance(value, float) else value
+    return np.float32(value) if type(value) is float else value

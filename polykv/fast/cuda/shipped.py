@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 
 from polykv.fast.cuda.fwht import SIZES
 from polykv.fast.cuda.glu import GATES
-from polykv.fast.cuda.linear_int8 import CHUNKS, ROWS, few_defines, tile_defines
+from polykv.fast.cuda.linear_int8 import CHUNKS, ROWS, TILE, few_defines, tile_defines
 from polykv.fast.cuda.source import Define
 from polykv.fast.cuda.weights import FIELDS, FLOATS, type_name
+from polykv.types import WEIGHT_BLOCK
 
 # Ampere, Hopper, Blackwell.
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
@@ -56,7 +57,8 @@ def _linear() -> Iterator[Shipped]:
     for tiles in (0, 1):
         yield Shipped("quantize.cu", "quantize_rows", {"QUANTIZE_TILES": tiles})
     for kind in FIELDS:
-        for rows in ROWS:
+        # Rows of blocks of 256 values are always whole tiles.
+        for rows in ROWS if WEIGHT_BLOCK[kind][0] < TILE else ():
             yield Shipped("linear_few.cu", "linear_few", few_defines(kind, rows))
         for chunks in CHUNKS:
             yield Shipped("linear_tiles.cu", "linear_tiles", tile_defines(kind, chunks), TILE_SPILLS[chunks])

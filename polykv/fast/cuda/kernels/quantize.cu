@@ -9,6 +9,7 @@
 // Eight threads a block of 32 values, four values each. NaN or infinity in a block makes d, and so every product, NaN
 // or infinite.
 
+#include "max_nan.cuh"
 #include "warp.cuh"
 
 __device__ __forceinline__ float fourth_max(const float4& v) {

@@ -5,6 +5,7 @@
 // 11 bits are kept of it, whatever its size. float16 holds 2^-24 to 65504: what is 2^-14 of it or more keeps 11 bits.
 
 #include "half.cuh"
+#include "max_nan.cuh"
 #include "warp.cuh"
 
 #define ROUND_THREADS 256

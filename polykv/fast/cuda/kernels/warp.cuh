@@ -30,10 +30,3 @@ __device__ __forceinline__ int owner() {
     const int lane = threadIdx.x & 31;
     return lane % (32 / R) == 0 ? lane / (32 / R) : -1;
 }
-
-// The larger, NaN when either is NaN: fmaxf would hide it.
-__device__ __forceinline__ float max_nan(float a, float b) {
-    float y;
-    asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
-    return y;
-}

@@ -1,0 +1,215 @@
+"""Kernels on the host: a block's threads as coroutines, so that whole kernels run without a GPU, slowly.
+
+A file is compiled by g++ with what CUDA gives put before it. Threads run in turns; one that meets others (a barrier, an
+exchange between lanes, a product of tensor cores) waits until all of its warp or block have come. Blocks run one after
+the other. Files that hold instructions are replaced (`host.HALF`, `host.MEMORY`, and below).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import re
+import subprocess
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import host
+import numpy as np
+
+from polykv.fast.cuda.source import Defines, source
+
+THREADS = """
+#include <ucontext.h>
+#include <vector>
+using std::min;
+using std::max;
+#define __global__
+#define __shared__ static
+#define __launch_bounds__(...)
+struct Place { unsigned x, y, z; };
+static Place threadIdx, blockIdx, blockDim, gridDim;
+struct Meeting { int members = 0, arrived = 0; long round = 0; };
+struct Thread { ucontext_t context; unsigned id; bool done; std::vector<char> stack; };
+static std::vector<Thread> threads;
+static ucontext_t home;
+static Thread* running;
+static Meeting whole, warps[32];
+static void (*body)();
+
+static void release(Meeting& m) {
+    if (m.members > 0 && m.arrived >= m.members) { m.arrived = 0; ++m.round; }
+}
+static void meet(Meeting& m) {
+    const long round = m.round;
+    ++m.arrived;
+    release(m);
+    while (m.round == round) {
+        Thread* me = running;
+        swapcontext(&me->context, &home);
+    }
+}
+static void start() {
+    body();
+    running->done = true;
+    for (Meeting* m : {&whole, &warps[running->id / 32]}) { --m->members; release(*m); }
+    swapcontext(&running->context, &home);
+}
+static void run_block() {
+    const unsigned n = blockDim.x;
+    whole = Meeting();
+    whole.members = n;
+    for (Meeting& m : warps) m = Meeting();
+    threads.resize(n);
+    for (unsigned i = 0; i < n; ++i) {
+        Thread& t = threads[i];
+        ++warps[i / 32].members;
+        t.id = i;
+        t.done = false;
+        t.stack.resize(1 << 16);
+        getcontext(&t.context);
+        t.context.uc_stack.ss_sp = t.stack.data();
+        t.context.uc_stack.ss_size = t.stack.size();
+        t.context.uc_link = nullptr;
+        makecontext(&t.context, start, 0);
+    }
+    for (bool some = true; some;) {
+        some = false;
+        for (Thread& t : threads)
+            if (!t.done) {
+                running = &t;
+                threadIdx = {t.id, 0, 0};
+                swapcontext(&home, &t.context);
+                some = true;
+            }
+    }
+}
+
+static void __syncthreads() { meet(whole); }
+static char slots[1024][64];
+// What every lane of the warp gives, to be read until the next exchange.
+template <typename T> static const char (*given(const T& v))[64] {
+    Meeting& warp = warps[threadIdx.x / 32];
+    meet(warp);
+    memcpy(slots[threadIdx.x], &v, sizeof v);
+    meet(warp);
+    return slots + threadIdx.x / 32 * 32;
+}
+template <typename T> static T taken(const char (*all)[64], int lane) {
+    T v;
+    memcpy(&v, all[lane], sizeof v);
+    return v;
+}
+template <typename T> static T __shfl_xor_sync(unsigned, T v, int distance) {
+    return taken<T>(given(v), (threadIdx.x % 32) ^ distance);
+}
+template <typename T> static T __shfl_up_sync(unsigned, T v, int distance) {
+    const int lane = threadIdx.x % 32;
+    return taken<T>(given(v), lane >= distance ? lane - distance : lane);
+}
+template <typename T> static T atomicAdd(T* at, T v) { const T old = *at; *at += v; return old; }
+template <typename T> static T __ldg(const T* at) { return *at; }
+static float room[1 << 16];
+"""
+
+MMA = """
+// Fragments as the PTX manual has them: lane 4 g + q gives rows g and g + 8 of a, column g of b.
+static void mma_s8(int (&c)[4], const unsigned* a, const unsigned* b, int halves) {
+    struct Given { unsigned a[4], b[2]; } mine = {};
+    memcpy(mine.a, a, 8 * halves);
+    memcpy(mine.b, b, 4 * halves);
+    const auto all = given(mine);
+    const int g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
+    for (int i = 0; i < 4; ++i)
+        for (int half = 0; half < halves; ++half)
+            for (int word = 0; word < 4; ++word) {
+                const auto left = taken<Given>(all, 4 * g + word);
+                const auto right = taken<Given>(all, 4 * (2 * q + (i & 1)) + word);
+                c[i] = __dp4a((int)left.a[2 * half + (i >> 1)], (int)right.b[half], c[i]);
+            }
+}
+static void mma_s8_32(int (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, uint2 b) {
+    const unsigned a[4] = {a0, a1, a2, a3}, columns[2] = {b.x, b.y};
+    mma_s8(c, a, columns, 2);
+}
+static void mma_s8_16(int (&c)[4], unsigned a0, unsigned a1, unsigned b) {
+    const unsigned a[2] = {a0, a1};
+    mma_s8(c, a, &b, 1);
+}
+"""
+MAX_NAN = "inline float max_nan(float a, float b) { return a != a || a > b ? a : b; }"
+HALF_PAIR = """
+inline unsigned f32_to_f16x2(float a, float b) { return f32_to_f16(a) | (unsigned)f32_to_f16(b) << 16; }
+"""
+INSTEAD = {
+    "half.cuh": host.HALF + HALF_PAIR,
+    "memory.cuh": host.MEMORY,
+    "mma_s8.cuh": MMA,
+    "max_nan.cuh": MAX_NAN,
+}
+
+
+class Kernel:
+    """A kernel of a file, callable as a CuPy RawKernel is."""
+
+    def __init__(self, run: Callable[..., None], kinds: list[str]) -> None:
+        self._run, self._kinds = run, kinds
+        self.max_dynamic_shared_size_bytes = 0
+
+    def __call__(
+        self, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...], shared_mem: int = 0
+    ) -> None:
+        assert len(args) == len(self._kinds), "as many arguments as the kernel has"
+        cells = [argument(a, kind) for a, kind in zip(args, self._kinds, strict=True)]
+        pointers = (ctypes.c_void_p * len(cells))(*(c.ctypes.data for c in cells))
+        x, y, *_ = (*grid, 1)
+        self._run(x, y, block[0], pointers)
+
+
+def argument(value: Any, kind: str) -> np.ndarray:
+    """The bytes that the kernel receives; the type must be the one that it declares."""
+    if kind.endswith("*"):
+        address = value.ctypes.data if isinstance(value, np.ndarray) else int(value)
+        return np.array([address], np.uint64)
+    types = {"int": np.int32, "float": np.float32, "double": np.float64, "long long": np.int64}
+    assert np.asarray(value).dtype == types[kind], f"{type(value).__name__} for {kind}"
+    return np.array([value])
+
+
+@cache
+def compiled(text: str, entry: str, folder: Path) -> Kernel:
+    """The kernel `entry` of a text that `pasted` made."""
+    found = re.search(rf"\b{entry}\s*\(([^)]*)\)\s*\{{", text)
+    assert found, f"no function {entry}"
+    kinds = [re.sub(r"\bconst\b|\w+$", "", p.strip()).strip().replace(" *", "*") for p in found[1].split(",")]
+    values = ", ".join(f"*({kind}*)arguments[{i}]" for i, kind in enumerate(kinds))
+    text += f"""
+static void** arguments;
+static void call() {{ {entry}({values}); }}
+extern "C" void run_grid(unsigned x, unsigned y, unsigned n, void** p) {{
+    arguments = p;
+    body = call;
+    gridDim = {{x, y, 1}};
+    blockDim = {{n, 1, 1}};
+    for (unsigned j = 0; j < y; ++j)
+        for (unsigned i = 0; i < x; ++i) {{
+            blockIdx = {{i, j, 0}};
+            run_block();
+        }}
+}}
+"""
+    name = hashlib.sha256(text.encode()).hexdigest()[:20]
+    library = folder / f"{name}.so"
+    if not library.is_file():
+        (folder / f"{name}.cpp").write_text(host.NAMES + THREADS + text)
+        command = ["g++", "-std=c++17", "-O1", "-w", "-ffp-contract=off", "-shared", "-fPIC", "-o", str(library)]
+        done = subprocess.run([*command, str(folder / f"{name}.cpp")], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[:3000]
+    return Kernel(ctypes.CDLL(str(library)).run_grid, kinds)
+
+
+def pasted(file: str, defines: Defines) -> str:
+    """The text of a kernel for the host."""
+    return source(file, defines, instead=INSTEAD).replace("extern __shared__", "extern")

@@ -1,0 +1,125 @@
+"""A module that stands for CuPy: arrays are NumPy's, kernels run in the emulator, cuBLAS is a NumPy product.
+
+So the launchers of the backend, and the kernels under them, run on machines without a GPU, as they are.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import emulator
+import numpy as np
+
+
+class Array(np.ndarray):
+    """A NumPy array that passes for one of the device."""
+
+    @property
+    def device(self) -> Any:  # type: ignore[override]
+        return SimpleNamespace(id=0)
+
+    @property
+    def data(self) -> Any:  # type: ignore[override]
+        return SimpleNamespace(ptr=self.ctypes.data)
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """NumPy's functions give new device arrays, as they do for CuPy's."""
+        y = super().__array_function__(func, types, args, kwargs)
+        return asarray(np.asarray(y)) if isinstance(y, np.ndarray) else y
+
+
+def empty(shape: int | tuple[int, ...], dtype: Any = np.float32) -> Any:
+    """Memory that begins at a multiple of 256 bytes, as on a device, and is full of NaN."""
+    shape = (shape,) if isinstance(shape, int) else tuple(map(int, shape))
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    room = np.full(size + 256, 0xFF, np.uint8)
+    start = -room.ctypes.data % 256
+    return room[start : start + size].view(dtype).reshape(shape).view(Array)
+
+
+def asarray(x: Any, dtype: Any = None) -> Any:
+    """A copy, unless it is a device array of that type already."""
+    if isinstance(x, Array) and dtype in (None, x.dtype):
+        return x
+    host = np.array(x, dtype, subok=False)
+    y = empty(host.shape, host.dtype)
+    y[...] = host
+    return y
+
+
+def full(shape: Any, value: Any, dtype: Any) -> Any:
+    y = empty(shape, dtype)
+    y[...] = value
+    return y
+
+
+def view(address: int, rows: int, cols: int, pitch: int, dtype: Any) -> np.ndarray:
+    """Memory as a matrix of rows `pitch` values apart."""
+    size = ((rows - 1) * pitch + cols) * np.dtype(dtype).itemsize
+    flat = np.frombuffer((ctypes.c_char * size).from_address(address), dtype)
+    return np.lib.stride_tricks.as_strided(flat, (rows, cols), (pitch * flat.itemsize, flat.itemsize), writeable=True)
+
+
+def gemm_ex(
+    handle: int,
+    *arguments: Any,
+) -> None:
+    """C = A^T B as cuBLAS counts: rows of A and B in memory are its columns."""
+    ta, tb, m, n, k, one, a, a_type, lda, b, b_type, ldb, zero, c, c_type, ldc, compute, _ = arguments
+    assert (ta, tb, a_type, b_type, c_type, compute) == (1, 0, 2, 2, 0, 68)
+    multiply(m, n, k, (a, lda), (b, ldb), (c, ldc), np.float16, (one, zero))
+
+
+def sgemm(handle: int, *arguments: Any) -> None:
+    """The same in float32."""
+    ta, tb, m, n, k, one, a, lda, b, ldb, zero, c, ldc = arguments
+    assert (ta, tb) == (1, 0)
+    multiply(m, n, k, (a, lda), (b, ldb), (c, ldc), np.float32, (one, zero))
+
+
+def multiply(m: int, n: int, k: int, a: Any, b: Any, c: Any, dtype: Any, numbers: tuple[int, int]) -> None:
+    """c [n, m] = b [n, k] @ a [m, k]^T."""
+    assert [view(at, 1, 1, 1, np.float32)[0, 0] for at in numbers] == [1, 0]
+    left, right = view(b[0], n, k, b[1], dtype), view(a[0], m, k, a[1], dtype)
+    view(c[0], n, m, c[1], np.float32)[...] = left.astype(np.float64) @ right.astype(np.float64).T
+
+
+def module(folder: Path) -> ModuleType:
+    """The module; compiled kernels go to the folder."""
+
+    class RawKernel(emulator.Kernel):
+        def __init__(self, text: str, entry: str, options: tuple[str, ...]) -> None:
+            made = emulator.compiled(text, entry, folder)
+            super().__init__(made._run, made._kinds)
+
+        def compile(self) -> None:
+            pass
+
+    runtime = SimpleNamespace(
+        getDevice=lambda: 0,
+        getDeviceCount=lambda: 1,
+        runtimeGetVersion=lambda: 13000,
+        driverGetVersion=lambda: 13000,
+        getDeviceProperties=lambda i: {
+            "name": b"host",
+            "major": 9,
+            "minor": 0,
+            "totalGlobalMem": 1 << 30,
+            "multiProcessorCount": 1,
+        },
+    )
+    cp: Any = ModuleType("cupy")
+    cp.ndarray, cp.RawKernel = Array, RawKernel
+    cp.empty, cp.asarray, cp.full, cp.concatenate = empty, asarray, full, np.concatenate
+    cp.asnumpy = lambda x: np.array(x)
+    cp.cuda = SimpleNamespace(
+        runtime=runtime,
+        nvrtc=SimpleNamespace(getVersion=lambda: (13, 0)),
+        compiler=SimpleNamespace(CompileException=RuntimeError),
+        cublas=SimpleNamespace(gemmEx=gemm_ex, sgemm=sgemm),
+        device=SimpleNamespace(get_cublas_handle=lambda: 0),
+    )
+    return cp

@@ -1,0 +1,86 @@
+"""The backend's launchers and kernels on the host, in the emulator, with the cases of all backends.
+
+Slow, so one or two cases of every operation and way through it; all cases run where there is a GPU.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import emulator
+import numpy as np
+import pretend_cupy
+import pytest
+from agreement import worst_error
+from case_base import normal, seeded, weight
+from cases import CASES
+from on_device import DeviceOps
+from test_cuda_equivalence import MISSING, tolerance
+
+from polykv.fast.cuda import compile as compiling
+from polykv.fast.cuda import device
+from polykv.fast.cuda.weights import FIELDS
+from polykv.ops import OPERATIONS, load
+from polykv.types import Activations, WeightType
+
+BY_NAME = {str(c): c for c in CASES}
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The emulator in the place of CuPy."""
+    caches = (device.cupy, device.device, compiling._compiled)
+    patch = pytest.MonkeyPatch()
+    patch.setitem(sys.modules, "cupy", pretend_cupy.module(tmp_path_factory.mktemp("kernels")))
+    patch.setattr(compiling, "source", emulator.pasted)
+    for c in caches:
+        c.cache_clear()
+    yield
+    patch.undo()
+    for c in caches:
+        c.cache_clear()
+
+
+PICKED = (
+    *("rms_norm-63x640-scale1", "rope-7x9x16-rot16-half", "rope-63x4x80-rot32-interleaved"),
+    *("glu-SILU-63x2048-scale3", "glu-GELU_TANH-3x33-scale10000"),
+    *(
+        "fwht-g64-3-scale1-forward",
+        "fwht-g512-3-scale1-inverse",
+        "fwht-g20-3-scale1-inverse",
+        "fwht-g72-3-scale1-forward",
+    ),
+    *("merge-5-7", "merge-2-63", "penalize-5x1000", "sample-1x50"),
+    *("dequantize-Q4_0-63x96-pick5", "dequantize-Q6_K-7x768", "dequantize-F16-63x63-pick5", "embed-Q5_K-768"),
+    *(f"linear-{kind.name}-9x33x768-Q8" for kind in FIELDS),
+    *("linear-Q4_1-3x65x96-Q8", "linear-Q8_0-1x65x96-Q8", "linear-Q3_K-3x65x768-F32", "linear-Q5_0-63x65x96-Q8"),
+    *("linear-BF16-3x65x63-Q8", "linear-F16-3x65x640-F32", "linear-Q4_0-63x65x96-F32", "linear-F32-63x65x63-Q8"),
+    *("mlp_block-kquant-1-Q8", "head-kquant-1x320-Q8", "greedy-Q8_0-7x32-2-normal", "prepare_head-9x64"),
+)
+
+
+@pytest.mark.parametrize("name", PICKED)
+def test_twin(machine: None, name: str) -> None:
+    case = BY_NAME[name]
+    ops: Any = DeviceOps()
+    error = worst_error(case.agreement, case.prepare(ops)(), case.prepare(load("ref"))())
+    assert error <= tolerance(case)
+
+
+@pytest.mark.parametrize("kind", [WeightType.Q4_0, WeightType.Q6_K], ids=lambda k: k.name)
+def test_a_row_does_not_depend_on_the_others(machine: None, kind: WeightType) -> None:
+    rng = seeded(f"rows-{kind.name}")
+    w, x = weight(rng, kind, 17, 512), normal(rng, 20, 512)
+    linear = DeviceOps().linear
+    whole = linear(x, w, activations=Activations.Q8)
+    for first, last in ((0, 1), (3, 6), (7, 19)):
+        part = linear(x[first:last], w, activations=Activations.Q8)
+        assert np.array_equal(part.view(np.uint32), whole[first:last].view(np.uint32))
+
+
+def test_every_operation_is_picked() -> None:
+    assert {BY_NAME[name].op for name in PICKED} == set(OPERATIONS) - set(MISSING)
