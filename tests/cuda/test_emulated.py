@@ -22,6 +22,7 @@ from test_cuda_equivalence import MISSING, tolerance
 
 from polykv.fast.cuda import compile as compiling
 from polykv.fast.cuda import device
+from polykv.fast.cuda.fwht import _core
 from polykv.fast.cuda.weights import FIELDS
 from polykv.ops import OPERATIONS, load
 from polykv.types import Activations, WeightType
@@ -33,7 +34,7 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The emulator in the place of CuPy."""
-    caches = (device.cupy, device.device, compiling._compiled)
+    caches = (device.cupy, device.device, compiling._compiled, _core)
     patch = pytest.MonkeyPatch()
     patch.setitem(sys.modules, "cupy", pretend_cupy.module(tmp_path_factory.mktemp("kernels")))
     patch.setattr(compiling, "source", emulator.pasted)

@@ -19,9 +19,10 @@ from polykv.types import MatrixType, QuantTensor
 
 # Columns of a tile of W (kernels/tiles.cuh).
 TILE = 128
-# Chunks of 8 rows of x that a block of linear_tiles.cu takes, its rows of W and its threads.
+# Chunks of 8 rows of x that a block of linear_tiles.cu takes, its rows of W, and its warps, which share the columns.
 CHUNKS = (1, 2, 4)
-TILE_ROWS, TILE_THREADS = 16, 256
+TILE_ROWS = 16
+TILE_WARPS = 8
 # Rows of x that a block of linear_few.cu takes, its warps, and the pieces that a lane has on their way at once.
 ROWS = (1, 8)
 WARPS = 4
@@ -63,7 +64,7 @@ def product(y: Any, w: QuantTensor, x: Int8Rows) -> None:
     if x.tiles:
         chunks = next((c for c in CHUNKS if x.n <= 8 * c), CHUNKS[-1])
         made = kernel("linear_tiles.cu", "linear_tiles", **tile_defines(w.type, chunks))
-        launch(made, (-(-w.rows // TILE_ROWS), -(-x.n // (8 * chunks))), (TILE_THREADS,), arguments)
+        launch(made, (-(-w.rows // TILE_ROWS), -(-x.n // (8 * chunks))), (32 * TILE_WARPS,), arguments)
     else:
         rows = next((r for r in ROWS if x.n <= r), ROWS[-1])
         made = kernel("linear_few.cu", "linear_few", **few_defines(w.type, rows))
@@ -72,7 +73,7 @@ def product(y: Any, w: QuantTensor, x: Int8Rows) -> None:
 
 def tile_defines(kind: MatrixType, chunks: int) -> dict[str, Define]:
     """The defines of kernels/linear_tiles.cu for a weight type and a number out of CHUNKS."""
-    return {"WEIGHT_TYPE": type_name(kind), "LINEAR_CHUNKS": chunks}
+    return {"WEIGHT_TYPE": type_name(kind), "LINEAR_CHUNKS": chunks, "LINEAR_WARPS": TILE_WARPS}
 
 
 def few_defines(kind: MatrixType, rows: int) -> dict[str, Define]:

@@ -1,6 +1,6 @@
 // y = x W^T for up to 8 LINEAR_CHUNKS rows x and packed W whose rows are multiples of 128 values, on tensor cores.
 //
-// Defines: WEIGHT_TYPE, LINEAR_CHUNKS (1, 2, 4).
+// Defines: WEIGHT_TYPE, LINEAR_CHUNKS (1, 2, 4), LINEAR_WARPS (of a block).
 // A block has 16 rows of W, its warps share the columns: warp w takes the tiles (tiles.cuh) w, w + LINEAR_WARPS, ... A tile
 // of 16 rows is the operand a of `mma`, 8 rows of x, as int8 in the order of operand b (quantize.cu), the other one. Sums
 // over 32 columns are integers; each is scaled by the scales of its row and column and added in float32. At the end the
@@ -13,7 +13,6 @@
 #include "tiles_k.cuh"
 #include "weight_type.cuh"
 
-#define LINEAR_WARPS 8
 #define LINEAR_TILE 128
 // Tiles that a warp has on their way at once: 16 rows x 64 bytes each. With many rows of x their sums need the registers.
 #define LINEAR_AHEAD (LINEAR_CHUNKS == 1 ? 2 : 1)
@@ -93,7 +92,7 @@ add_tile(float (&sums)[LINEAR_CHUNKS][4], Tile<Weight>& a, Tile<Weight>& b, cons
     }
 }
 
-extern "C" __global__ void __launch_bounds__(32 * LINEAR_WARPS, 2)
+extern "C" __global__ void __launch_bounds__(32 * LINEAR_WARPS, 16 / LINEAR_WARPS)
 linear_tiles(float* y, const unsigned char* data, const uint2* codes, const uint2* scales, int n, int rows, int cols) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, q = lane % 4;
     const int before = 8 * LINEAR_CHUNKS * blockIdx.y, steps = cols / 32, blocks = cols / Weight::VALUES;
