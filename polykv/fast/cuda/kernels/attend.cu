@@ -1,0 +1,259 @@
+// Attention of few rows over codes: out = softmax(q k) v of some queries that share a K/V head, over a range of cells.
+//
+// One item of the grid is such a range; its result is a partial one, (reference, sum of weights, sums of values), which
+// `attend_merge` joins with those of the other ranges. Specialised by defines:
+//
+//   ATT_K, ATT_V     types (attend_types.cuh)       ATT_WIDTH     dims of a slice, a multiple of 32 up to 128
+//   ATT_SLICES       slices of a head: 1, 2 or 4    ATT_STAGES    turns on their way for each warp
+//   ATT_SETS         queries / 4: 1 or 2             ATT_CTAS      blocks of 4 warps for a multiprocessor
+//   ATT_TILES        tiles at a time, 1 or 2: what is done once for all of them takes as long as a third of a tile
+//
+// A warp takes every n-th tile. Where a head has several slices, that many warps work on the same tile: each multiplies
+// its own dims, they exchange their parts of the scores, and each sums its own dims of the values.
+
+#include "mma.cuh"
+#include "attend_types.cuh"
+#include "attend_scores.cuh"
+#include "attend_values.cuh"
+
+constexpr int WARPS = 4, TILE = 32, QUERIES = 4 * ATT_SETS, DIMS = ATT_WIDTH * ATT_SLICES, TEAMS = WARPS / ATT_SLICES;
+constexpr float NOTHING = -1e30f;
+
+using KCodes = Codes<ATT_K, ATT_WIDTH>;
+using VCodes = Codes<ATT_V, ATT_WIDTH>;
+constexpr int K_PART = KCodes::BYTES, V_PART = VCodes::BYTES, K_TILE = ATT_SLICES * K_PART, V_TILE = ATT_SLICES * V_PART;
+constexpr int STAGE = ATT_TILES * (K_PART + V_PART), TURN = TILE * ATT_TILES;
+constexpr int EXCHANGE = ATT_SLICES > 1 ? 2 * WARPS * ATT_TILES * ATT_SETS * 32 * 16 : 0;
+
+struct Item {
+    int table, first, count, start, row, rows, head, heads;
+};
+
+// `to` and `from` are those of the lane.
+template <int BYTES> __device__ __forceinline__ void fetch(u32 to, const u8* from, int lane) {
+#pragma unroll
+    for (int at = 0; at < BYTES; at += 512)
+        if (BYTES - at >= 512 || 16 * lane < BYTES - at) copy16(to + at, from + at);
+}
+
+// Where a warp finds its tiles.
+struct Source {
+    const u8 *k, *v;
+    u32 k_block, v_block;
+    // Turns of a block: 1 << shift.
+    int shift;
+
+    __device__ __forceinline__ void turn(u32 to, int block, int turn, int slice, int lane) const {
+        const u32 inside = turn & (1 << shift) - 1;
+        const u8* a = k + ((unsigned long long)block * k_block + inside * (ATT_TILES * K_TILE));
+        const u8* b = v + ((unsigned long long)block * v_block + inside * (ATT_TILES * V_TILE));
+        if (ATT_SLICES == 1) {
+            fetch<ATT_TILES * K_TILE>(to, a, lane);
+            fetch<ATT_TILES * V_TILE>(to + ATT_TILES * K_TILE, b, lane);
+            return;
+        }
+#pragma unroll
+        for (int i = 0; i < ATT_TILES; i++) {
+            fetch<K_PART>(to + i * K_PART, a + i * K_TILE + slice * K_PART, lane);
+            fetch<V_PART>(to + ATT_TILES * K_PART + i * V_PART, b + i * V_TILE + slice * V_PART, lane);
+        }
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(WARPS * 32, ATT_CTAS)
+attend(const float* __restrict__ q, const Item* __restrict__ items, const int* __restrict__ rows,
+       const int* __restrict__ positions, const int* __restrict__ blocks, const u8* __restrict__ k, const u8* __restrict__ v,
+       u32 k_block, u32 v_block, long long k_head, long long v_head, int shift, int n_heads, int group,
+       const u32* __restrict__ k_levels, const u32* __restrict__ v_levels, float k_unit, float v_unit, float softcap,
+       int window, float* __restrict__ part, float2* __restrict__ part_ml) {
+    extern __shared__ uint4 memory[];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+    const int slice = warp % ATT_SLICES, team = warp / ATT_SLICES, kv = blockIdx.y;
+    const Item item = items[blockIdx.x];
+    const u32 base = shared_address(memory) + EXCHANGE + warp * ATT_STAGES * STAGE;
+
+    Source source{k + kv * k_head + 16 * lane, v + kv * v_head + 16 * lane, k_block, v_block, shift};
+    const int* table = blocks + item.table;
+    const int first = item.first / TURN, n = (item.count + TURN - 1) / TURN;
+    // Block of the turn after those on their way, read a turn before it is needed.
+    int ahead = team, block = ahead < n ? table[first + ahead >> shift] : 0;
+    auto send = [&](int stage) {
+        if (ahead < n) source.turn(base + stage * STAGE + 16 * lane, block, first + ahead, slice, lane);
+        copies_sent();
+        ahead += TEAMS;
+        if (ahead < n) block = table[first + ahead >> shift];
+    };
+#pragma unroll
+    for (int i = 0; i < ATT_STAGES - 1; i++) send(i);
+
+    // Query i of the item is head i % heads of row i / heads. A lane prepares dims of query g / 2 of a set, and has scores
+    // of query t: `position` is where that one stands.
+    Scores<ATT_K, ATT_WIDTH, ATT_SETS> scores;
+    int position[ATT_SETS], lowest = 0x7FFFFFFF, highest = -1;
+#pragma unroll
+    for (int m = 0; m < ATT_SETS; m++) {
+        const int query = 4 * m + g / 2;
+        const bool used = query < item.rows * item.heads;
+        const int row = used ? rows[item.row + query / item.heads] : 0, head = kv * group + item.head + query % item.heads;
+        const float* from = q + ((long long)row * n_heads + head) * DIMS;
+        float x[ATT_WIDTH / 32][8], top = 0;
+#pragma unroll
+        for (int d = 0; d < ATT_SLICES; d++)
+#pragma unroll
+            for (int s = 0; s < ATT_WIDTH / 32; s++) {
+                const float4* at = reinterpret_cast<const float4*>(from + d * ATT_WIDTH + 32 * s + 8 * t);
+                const float4 none = make_float4(0, 0, 0, 0), a = used ? at[0] : none, b = used ? at[1] : none;
+                const float y[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+#pragma unroll
+                for (int i = 0; i < 8; i++) {
+                    top = fmaxf(top, fabsf(y[i]));
+                    if (d == slice) x[s][i] = y[i];
+                }
+            }
+        top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+        top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+        scores.prepare(m, x, top, k_unit, g, t);
+        const int at = used ? positions[row] : -1;
+        position[m] = __shfl_sync(~0u, at, 8 * t);
+        lowest = min(lowest, __reduce_min_sync(~0u, used ? at : 0x7FFFFFFF));
+        highest = max(highest, __reduce_max_sync(~0u, at));
+    }
+    KCodes key;
+    VCodes value;
+    key.levels_from(k_levels, gridDim.z);
+    value.levels_from(v_levels, gridDim.z);
+
+    Values<ATT_V, ATT_WIDTH> values[ATT_SETS];
+    float reference[ATT_SETS], total[ATT_SETS];
+#pragma unroll
+    for (int m = 0; m < ATT_SETS; m++) values[m].clear(), reference[m] = NOTHING, total[m] = 0;
+    int stage = 0, parity = 0;
+    // Turns from `open` to `closed` - 1 are seen whole by every query.
+    const int closed = min(item.count, max(0, lowest + 1 - item.start)) / TURN;
+    const int open = window > 0 ? max(0, highest - window + TURN - item.start) / TURN : 0;
+
+    for (int i = team; i < n; i += TEAMS) {
+        copies_but<ATT_STAGES - 2>();
+        __syncwarp();
+        send(stage == 0 ? ATT_STAGES - 1 : stage - 1);
+        const u32 at = base + stage * STAGE;
+        stage = stage + 1 == ATT_STAGES ? 0 : stage + 1;
+
+        float x[ATT_TILES][ATT_SETS][4], p[ATT_TILES][ATT_SETS][4], w[ATT_TILES][ATT_SETS][4];
+#pragma unroll
+        for (int h = 0; h < ATT_TILES; h++) {
+            const u32 tile = at + h * K_PART;
+            key.read(tile, lane);
+            scores.run(key, tile + KCodes::CODES, g, x[h]);
+        }
+        if constexpr (ATT_SLICES > 1) {
+            float4* mine = reinterpret_cast<float4*>(memory) + parity * WARPS * ATT_TILES * ATT_SETS * 32 + lane;
+            parity ^= 1;
+#pragma unroll
+            for (int c = 0; c < ATT_TILES * ATT_SETS; c++) {
+                const float(&y)[4] = x[c / ATT_SETS][c % ATT_SETS];
+                mine[(warp * ATT_TILES * ATT_SETS + c) * 32] = make_float4(y[0], y[1], y[2], y[3]);
+            }
+            meet(1 + team, 32 * ATT_SLICES);
+#pragma unroll
+            for (int c = 0; c < ATT_TILES * ATT_SETS; c++) {
+                float(&y)[4] = x[c / ATT_SETS][c % ATT_SETS];
+                y[0] = y[1] = y[2] = y[3] = 0;
+#pragma unroll
+                for (int o = 0; o < ATT_SLICES; o++) {
+                    const float4 a = mine[((team * ATT_SLICES + o) * ATT_TILES * ATT_SETS + c) * 32];
+                    y[0] += a.x, y[1] += a.y, y[2] += a.z, y[3] += a.w;
+                }
+            }
+        }
+#pragma unroll
+        for (int h = 0; h < ATT_TILES; h++) {
+#ifdef ATT_SOFTCAP
+#pragma unroll
+            for (int j = 0; j < 4 * ATT_SETS; j++)
+                x[h][j / 4][j % 4] = softcap * 1.4426950408889634f * tanhf(x[h][j / 4][j % 4] / (softcap * 1.4426950408889634f));
+#endif
+            if (i >= closed || i < open)
+#pragma unroll
+                for (int j = 0; j < 4 * ATT_SETS; j++) {
+                    const int c = TURN * i + TILE * h + 8 * (j % 4) + g, seen = item.start + c, where = position[j / 4];
+                    if (c >= item.count || seen > where || (window > 0 && seen <= where - window)) x[h][j / 4][j % 4] = BELOW_ALL;
+                }
+        }
+
+        const u32 of_values = at + ATT_TILES * K_PART, worth = of_values + VCodes::CODES;
+        bool below = values[0].tiles < TILES_BETWEEN_FLUSHES;
+        u32 above = ~0u;
+#pragma unroll
+        for (int m = 0; m < ATT_SETS; m++) {
+            float most = 0;
+#pragma unroll
+            for (int h = 0; h < ATT_TILES; h++) {
+#pragma unroll
+                for (int j = 0; j < 4; j++) p[h][m][j] = power2(x[h][m][j] - reference[m]);
+                most = fmaxf(most, values[m].top(p[h][m], worth + h * V_PART, g, w[h][m]));
+            }
+            below &= values[m].below(most);
+            u32 lanes = __ballot_sync(~0u, values[m].above(most));
+            lanes |= lanes >> 16, lanes |= lanes >> 8;
+            above &= lanes | lanes >> 4;
+        }
+        if (!__all_sync(~0u, below) || (above & 15) != 15)
+#pragma unroll
+            for (int m = 0; m < ATT_SETS; m++) {
+                float high = BELOW_ALL, most = 0;
+#pragma unroll
+                for (int j = 0; j < 4 * ATT_TILES; j++) high = fmaxf(high, x[j / 4][m][j % 4]);
+                const float now = fmaxf(reference[m], query_max(high)), by = power2(reference[m] - now);
+                values[m].rescale(by);
+                total[m] *= by, reference[m] = now;
+#pragma unroll
+                for (int h = 0; h < ATT_TILES; h++) {
+#pragma unroll
+                    for (int j = 0; j < 4; j++) p[h][m][j] = power2(x[h][m][j] - now);
+                    most = fmaxf(most, values[m].top(p[h][m], worth + h * V_PART, g, w[h][m]));
+                }
+                values[m].refit(query_max(most));
+            }
+#pragma unroll
+        for (int h = 0; h < ATT_TILES; h++) {
+#pragma unroll
+            for (int j = 0; j < 4 * ATT_SETS; j++) total[j / 4] += p[h][j / 4][j % 4];
+            value.read(of_values + h * V_PART, lane);
+            Values<ATT_V, ATT_WIDTH>::add(values, value, worth + h * V_PART, g, p[h], w[h]);
+        }
+    }
+
+    // The warps' results become one, in shared memory where the tiles were.
+    copies_but<0>();
+    __syncthreads();
+    float* sums = reinterpret_cast<float*>(memory);
+    float2* ml = reinterpret_cast<float2*>(sums + TEAMS * QUERIES * DIMS);
+#pragma unroll
+    for (int m = 0; m < ATT_SETS; m++) {
+        float y[ATT_WIDTH / 16][2];
+        values[m].finish(y);
+#pragma unroll
+        for (int e = 0; e < ATT_WIDTH / 8; e++)
+            sums[(team * QUERIES + 4 * m + t) * DIMS + slice * ATT_WIDTH + 8 * e + g] = y[e / 2][e % 2] * v_unit;
+        // Warps of a team may have chosen other references, for their slices of the values have scales of their own.
+        total[m] = query_sum(total[m]);
+        if (g == 0) ml[warp * QUERIES + 4 * m + t] = make_float2(reference[m], total[m]);
+    }
+    __syncthreads();
+    const long long mine = (long long)(blockIdx.x * gridDim.y + kv) * QUERIES;
+    for (int e = threadIdx.x; e < item.rows * item.heads * DIMS; e += WARPS * 32) {
+        const int r = e / DIMS, part_of_e = e % DIMS / ATT_WIDTH;
+        float top = NOTHING, sum = 0, weight = 0;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) top = fmaxf(top, ml[w * QUERIES + r].x);
+#pragma unroll
+        for (int w = 0; w < TEAMS; w++) {
+            const float2 of = ml[(w * ATT_SLICES + part_of_e) * QUERIES + r];
+            const float f = power2(of.x - top);
+            sum += f * sums[w * QUERIES * DIMS + e], weight += f * of.y;
+        }
+        part[mine * DIMS + e] = sum;
+        if (e % DIMS == 0) part_ml[mine + r] = make_float2(top, weight);
+    }
+}

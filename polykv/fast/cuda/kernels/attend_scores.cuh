@@ -1,0 +1,124 @@
+// Scores of a tile: its 32 cells with four queries, or SETS times as many. A lane (g, t) gets those of cells 8 j + g,
+// j = 0..3, with query t of every set.
+//
+// Cells are the rows of the product, so its eight columns are four queries in two parts: column 2 n has hi, 2 n + 1 lo of
+// query n. q = unit * (128 hi + lo) with signed bytes, some 15 bits; or hi + lo as halves, some 22. Keys stay what they are.
+
+template <int TYPE, int WIDTH, int SETS> struct Scores {
+    static constexpr int STEPS = WIDTH / 32;
+    static constexpr bool PER_CELL = Codes<TYPE, WIDTH>::PER_CELL;
+    static constexpr int PARTS = Codes<TYPE, WIDTH>::PARTS;
+    // The second part has the signs turned.
+    u32 q[SETS][STEPS][PARTS][2];
+    // Of query t: what one unit of the product is worth, times scale and log2(e), for all dims or for 32.
+    float unit[SETS][PER_CELL ? 1 : STEPS];
+
+    // x: dims 32 s + 8 t + i of query g / 2 of set n; top: the largest of the whole query.
+    __device__ __forceinline__ void prepare(int n, const float (&x)[STEPS][8], float top, float scale, int g, int t) {
+#pragma unroll
+        for (int s = 0; s < STEPS; s++) {
+            float most = top;
+            if constexpr (!PER_CELL) {
+                most = 0;
+#pragma unroll
+                for (int i = 0; i < 8; i++) most = fmaxf(most, fabsf(x[s][i]));
+                most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+                most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+            }
+            const float inverse = most > 0 ? 16319.0f / most : 0.0f;
+#pragma unroll
+            for (int part = 0; part < PARTS; part++) {
+                q[n][s][part][0] = q[n][s][part][1] = 0;
+#pragma unroll
+                for (int i = 0; i < 8; i++) {
+                    const int v = __float2int_rn(part ? -x[s][i] * inverse : x[s][i] * inverse), hi = v + 64 >> 7;
+                    q[n][s][part][i / 4] |= ((g % 2 ? v - 128 * hi : hi) & 255) << i % 4 * 8;
+                }
+            }
+            if (s == 0 || !PER_CELL) unit[n][s] = __shfl_sync(~0u, most / 16319.0f * scale, 8 * t);
+        }
+    }
+
+    __device__ __forceinline__ void run(const Codes<TYPE, WIDTH>& k, u32 scales, int g, float (&x)[SETS][4]) const {
+        int d[SETS][2][4];
+        float of[4];
+#pragma unroll
+        for (int s = 0; s < STEPS; s++) {
+            if (!PER_CELL || s == 0)
+#pragma unroll
+                for (int i = 0; i < 8 * SETS; i++) d[i / 8][i / 4 % 2][i % 4] = 0;
+            if (!PER_CELL) four(scales + 64 * s + 8 * g, of);
+#pragma unroll
+            for (int u = 0; u < 2; u++) {
+                u32 a[PARTS][2], b[PARTS][2];
+                k.group(4 * s + 2 * u, a);
+                k.group(4 * s + 2 * u + 1, b);
+#pragma unroll
+                for (int n = 0; n < SETS * PARTS; n++) {
+                    const int part = n % PARTS;
+                    const u32(&of_q)[2] = q[n / PARTS][s][part];
+                    mma_s8(d[n / PARTS][u], a[part][0], b[part][0], a[part][1], b[part][1], of_q[0], of_q[1]);
+                }
+            }
+            if (!PER_CELL)
+#pragma unroll
+                for (int j = 0; j < 4 * SETS; j++) {
+                    const float part = whole(d[j / 4], j % 4), of_unit = of[j % 4] * unit[j / 4][s];
+                    x[j / 4][j % 4] = s == 0 ? part * of_unit : fmaf(part, of_unit, x[j / 4][j % 4]);
+                }
+        }
+        if (PER_CELL) {
+            four(scales + 8 * g, of);
+#pragma unroll
+            for (int j = 0; j < 4 * SETS; j++) {
+                x[j / 4][j % 4] = whole(d[j / 4], j % 4) * (of[j % 4] * unit[j / 4][0]);
+            }
+        }
+    }
+
+    // The product of cell 8 j + g.
+    static __device__ __forceinline__ float whole(const int (&d)[2][4], int j) {
+        return (float)(128 * d[j / 2][j % 2 * 2] + d[j / 2][j % 2 * 2 + 1]);
+    }
+};
+
+template <int WIDTH, int SETS> struct Scores<F16, WIDTH, SETS> {
+    static constexpr int STEPS = WIDTH / 32;
+    u32 q[SETS][STEPS][4];
+    float unit[SETS];
+
+    __device__ __forceinline__ void prepare(int n, const float (&x)[STEPS][8], float top, float scale, int g, int t) {
+        // A query's largest dim becomes 1024: far from overflow, and what is lost below is 2^-34 of it.
+        const float inverse = top > 0 ? 1024.0f / top : 0.0f;
+        unit[n] = __shfl_sync(~0u, top / 1024.0f * scale, 8 * t);
+#pragma unroll
+        for (int s = 0; s < STEPS; s++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float a = x[s][2 * i] * inverse, b = x[s][2 * i + 1] * inverse;
+                const u32 hi = to_halves(a, b);
+                q[n][s][i] = g % 2 ? to_halves(a - half_to_float(hi & 0xFFFF), b - half_to_float(hi >> 16)) : hi;
+            }
+    }
+
+    __device__ __forceinline__ void run(const Codes<F16, WIDTH>& k, u32, int, float (&x)[SETS][4]) const {
+        float d[SETS][2][4] = {};
+#pragma unroll
+        for (int s = 0; s < STEPS; s++)
+#pragma unroll
+            for (int u = 0; u < 2; u++) {
+                // The eight dims of a lane are two products' worth: any order of dims will do, if q has the same.
+                const uint4 a = k.group(4 * s + 2 * u), b = k.group(4 * s + 2 * u + 1);
+#pragma unroll
+                for (int n = 0; n < SETS; n++) {
+                    mma_f16(d[n][u], a.x, b.x, a.y, b.y, q[n][s][0], q[n][s][1]);
+                    mma_f16(d[n][u], a.z, b.z, a.w, b.w, q[n][s][2], q[n][s][3]);
+                }
+            }
+#pragma unroll
+        for (int j = 0; j < 4 * SETS; j++) {
+            const float(&e)[2][4] = d[j / 4];
+            x[j / 4][j % 4] = (e[j % 4 / 2][j % 2 * 2] + e[j % 4 / 2][j % 2 * 2 + 1]) * unit[j / 4];
+        }
+    }
+};

@@ -1,0 +1,145 @@
+// How the codes of a tile lie in memory and become fragments of a product (docs/CUDA.md draws it).
+//
+// A tile is 32 cells of one K/V head; a slice of it, up to 128 dims, is what one warp multiplies. In a slice the work is
+// cut into steps of 32 dims for K and into columns of 8 dims for V, and every lane (g, t) reads only codes of its own:
+//
+//   K, step s, octet j    dims 32 s + 8 t + i of cell 8 j + g, i = 0..7
+//   V, column m           dim 8 m + g of the eight cells  2t, 2t + 1 (+ 0, 8, 16, 24)
+//
+// Either way a lane owns WIDTH codes of a slice WIDTH wide, in groups of eight: group 4 s + j of K, group m of V. What
+// belongs to a lane is stored in chunks of 16 bytes (at the end 8 or 4), lane after lane, so that a warp reads 512 bytes
+// in a row. Norms and scales are halves in the order of the lanes' scores, cell 8 j + g at [g][j], behind the codes.
+
+enum { F16, Q8_0, Q4_0, TURBO4, TURBO3, TURBO2 };
+
+// N words of a lane from a region of N * 128 bytes.
+template <int N> struct Words {
+    u32 w[N];
+    __device__ __forceinline__ void read(u32 base, int lane) {
+        constexpr int FOURS = N / 4, TWOS = N % 4 / 2;
+#pragma unroll
+        for (int i = 0; i < FOURS; i++) {
+            uint4 v = shared16(base + 512 * i + 16 * lane);
+            w[4 * i] = v.x, w[4 * i + 1] = v.y, w[4 * i + 2] = v.z, w[4 * i + 3] = v.w;
+        }
+        if constexpr (TWOS) {
+            uint2 v = shared8(base + 512 * FOURS + 8 * lane);
+            w[4 * FOURS] = v.x, w[4 * FOURS + 1] = v.y;
+        }
+        if constexpr (N % 2) w[N - 1] = shared4(base + 512 * FOURS + 256 * TWOS + 4 * lane);
+    }
+};
+
+// Rotated types: one norm per cell and slice; codes are indices of levels, which lie as signed bytes in registers. PARTS: products
+// whose sum is a value's; see Turbo4.
+template <int BITS, int WIDTH> struct Turbo {
+    static constexpr bool PER_CELL = true;
+    static constexpr int CODES = WIDTH * 4 * BITS, SCALES = 64, BYTES = CODES + SCALES, PARTS = 1;
+};
+
+// Two codes to a nibble.
+template <int WIDTH> struct Turbo2 : Turbo<2, WIDTH> {
+    Words<WIDTH / 16> two;
+    u32 levels, by2, by16;
+    __device__ __forceinline__ void levels_from(const u32* table, u32 one) { levels = table[0], by2 = one << 30, by16 = one << 16; }
+    __device__ __forceinline__ void read(u32 base, int lane) { two.read(base, lane); }
+    __device__ __forceinline__ void group(int n, u32 (&b)[1][2]) const {
+        const u32 sel = (n % 2 ? down(two.w[n / 2], by2) : two.w[n / 2]) & 0x33333333u;
+        b[0][0] = pick(levels, levels, sel), b[0][1] = pick(levels, levels, down(sel, by16));
+    }
+};
+
+// Two planes: two bits as in Turbo2, and the third of four codes to a nibble.
+template <int WIDTH> struct Turbo3 : Turbo<3, WIDTH> {
+    Words<WIDTH / 16> two;
+    Words<WIDTH / 32> one;
+    u32 low, high, by1, by2, by16;
+    __device__ __forceinline__ void levels_from(const u32* table, u32 unit) {
+        low = table[0], high = table[1], by1 = unit << 31, by2 = unit << 30, by16 = unit << 16;
+    }
+    __device__ __forceinline__ void read(u32 base, int lane) {
+        two.read(base, lane);
+        one.read(base + WIDTH * 8, lane);
+    }
+    __device__ __forceinline__ void group(int n, u32 (&b)[1][2]) const {
+        const u32 w = one.w[n / 4], x = n % 2 ? down(two.w[n / 2], by2) : two.w[n / 2];
+        // Bit n % 4 of every nibble to its bit 2.
+        const u32 top = n % 4 == 0 ? w * 4 : n % 4 == 1 ? w * 2 : n % 4 == 2 ? w : down(w, by1);
+        const u32 sel = (x & 0x33333333u) | (top & 0x44444444u);
+        b[0][0] = pick(low, high, sel), b[0][1] = pick(low, high, down(sel, by16));
+    }
+};
+
+// Eight levels below zero and eight above. A selection whose nibble has its top bit set gives eight copies of the sign of
+// the byte: of magnitudes that is 0. So the nibble itself picks magnitudes of codes below 8, with zeros for the others, the
+// nibble with its top bit turned those of codes from 8 on, and a value is the second less the first: two products, with
+// weights or queries of either sign.
+template <int WIDTH> struct Turbo4 : Turbo<4, WIDTH> {
+    static constexpr int PARTS = 2;
+    Words<WIDTH / 8> codes;
+    u32 above[2], below[2], by16;
+    __device__ __forceinline__ void levels_from(const u32* table, u32 one) {
+        for (int i = 0; i < 2; i++) below[i] = table[i], above[i] = table[2 + i];
+        by16 = one << 16;
+    }
+    __device__ __forceinline__ void read(u32 base, int lane) { codes.read(base, lane); }
+    __device__ __forceinline__ void group(int n, u32 (&b)[2][2]) const {
+        const u32 w = codes.w[n], turned = w ^ 0x88888888u;
+        b[0][0] = pick(above[0], above[1], turned), b[0][1] = pick(above[0], above[1], down(turned, by16));
+        b[1][0] = pick(below[0], below[1], w), b[1][1] = pick(below[0], below[1], down(w, by16));
+    }
+};
+
+// Scalar types: a scale for every 32 dims of a cell, in a region [step][g][j].
+template <int WIDTH> struct Q8 {
+    static constexpr bool PER_CELL = false;
+    static constexpr int CODES = WIDTH * 32, SCALES = WIDTH / 32 * 64, BYTES = CODES + SCALES, PARTS = 1;
+    u32 base;
+    int lane;
+    __device__ __forceinline__ void levels_from(const u32*, u32) {}
+    __device__ __forceinline__ void read(u32 at, int l) { base = at, lane = l; }
+    __device__ __forceinline__ void group(int n, u32 (&b)[1][2]) const {
+        // Two groups to a chunk.
+        const uint2 v = shared8(base + n / 2 * 512 + 16 * lane + n % 2 * 8);
+        b[0][0] = v.x, b[0][1] = v.y;
+    }
+};
+
+template <int WIDTH> struct Q4 {
+    static constexpr bool PER_CELL = false;
+    static constexpr int CODES = WIDTH * 16, SCALES = WIDTH / 32 * 64, BYTES = CODES + SCALES, PARTS = 1;
+    // Codes become 16 (c - 8): a nibble moved up, its top bit turned.
+    Words<WIDTH / 8> codes;
+    __device__ __forceinline__ void levels_from(const u32*, u32) {}
+    __device__ __forceinline__ void read(u32 base, int lane) { codes.read(base, lane); }
+    __device__ __forceinline__ void group(int n, u32 (&b)[1][2]) const {
+        const u32 w = codes.w[n];
+        b[0][0] = (w * 16 & 0xF0F0F0F0u) ^ 0x80808080u, b[0][1] = (w & 0xF0F0F0F0u) ^ 0x80808080u;
+    }
+};
+
+// fp16: 16 bytes a group; of K a lane's eight dims, of V its eight cells.
+template <int WIDTH> struct Half {
+    static constexpr bool PER_CELL = false;
+    static constexpr int CODES = WIDTH * 64, SCALES = 0, BYTES = CODES;
+    u32 base;
+    int lane;
+    __device__ __forceinline__ void levels_from(const u32*, u32) {}
+    __device__ __forceinline__ void read(u32 at, int l) { base = at, lane = l; }
+    __device__ __forceinline__ uint4 group(int n) const { return shared16(base + 512 * n + 16 * lane); }
+};
+
+template <int TYPE, int WIDTH> struct Codes;
+template <int WIDTH> struct Codes<F16, WIDTH> : Half<WIDTH> {};
+template <int WIDTH> struct Codes<Q8_0, WIDTH> : Q8<WIDTH> {};
+template <int WIDTH> struct Codes<Q4_0, WIDTH> : Q4<WIDTH> {};
+template <int WIDTH> struct Codes<TURBO4, WIDTH> : Turbo4<WIDTH> {};
+template <int WIDTH> struct Codes<TURBO3, WIDTH> : Turbo3<WIDTH> {};
+template <int WIDTH> struct Codes<TURBO2, WIDTH> : Turbo2<WIDTH> {};
+
+// Four halves as floats.
+__device__ __forceinline__ void four(u32 at, float (&x)[4]) {
+    uint2 v = shared8(at);
+    x[0] = half_to_float(v.x & 0xFFFF), x[1] = half_to_float(v.x >> 16);
+    x[2] = half_to_float(v.y & 0xFFFF), x[3] = half_to_float(v.y >> 16);
+}

@@ -1,0 +1,181 @@
+// Sums of values: sum[dim][query] += v[dim][cell] * weight[cell][query] over the cells of a tile, for a slice of dims.
+//
+// Dims are the rows of the product, and its eight columns four queries in two parts. Codes are signed bytes, so weights
+// become integers too: w = p * scale of the cell, round(w f) = 256 hi + lo, both signed bytes. f is a query's own factor,
+// chosen such that a tile's largest integer lies between LEAST and MOST; as long as it does, integers of tile after tile
+// are added up. When it does not, or when they could overflow, they are added to the float sums and f is chosen anew.
+//
+// A lane has weights of cells 8 j + g and query t, and the product wants cells 8 j + 2 t, + 1 of column g: a transposition.
+
+constexpr float LEAST = 1024.0f, MOST = 32600.0f, GOOD = 8192.0f;
+// 2^31 / (127 * 127 * 32 cells) is 4,160.
+constexpr int TILES_BETWEEN_FLUSHES = 4096;
+
+template <int TYPE, int WIDTH> struct Values {
+    static constexpr int PAIRS = WIDTH / 16, BLOCKS = Codes<TYPE, WIDTH>::PER_CELL ? 1 : WIDTH / 32;
+    static constexpr int PARTS = Codes<TYPE, WIDTH>::PARTS;
+    // Of dims 16 e + g (0, 1) and 16 e + 8 + g (2, 3): hi and lo.
+    int d[PAIRS][4];
+    float sum[PAIRS][2];
+    float f, inverse;
+    int tiles;
+
+    __device__ __forceinline__ void clear() {
+#pragma unroll
+        for (int e = 0; e < PAIRS; e++) {
+            d[e][0] = d[e][1] = d[e][2] = d[e][3] = 0;
+            sum[e][0] = sum[e][1] = 0;
+        }
+        f = 0, inverse = 0, tiles = 0;
+    }
+
+    __device__ __forceinline__ void flush() {
+#pragma unroll
+        for (int e = 0; e < PAIRS; e++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                sum[e][i] += fmaf((float)d[e][2 * i], 256.0f, (float)d[e][2 * i + 1]) * inverse;
+                d[e][2 * i] = d[e][2 * i + 1] = 0;
+            }
+        tiles = 0;
+    }
+
+    // All sums so far times a query's factor.
+    __device__ __forceinline__ void rescale(float by) {
+        flush();
+#pragma unroll
+        for (int e = 0; e < PAIRS; e++) sum[e][0] *= by, sum[e][1] *= by;
+    }
+
+    // Weights of the lane's cells in 32 dims; or in all, where a cell has one norm.
+    __device__ __forceinline__ void weigh(const float (&p)[4], u32 scales, int block, int g, float (&w)[4]) const {
+        four(scales + 64 * block + 8 * g, w);
+#pragma unroll
+        for (int j = 0; j < 4; j++) w[j] *= p[j];
+    }
+
+    // The lane's largest weight. w: the weights, if there is one norm per cell.
+    __device__ __forceinline__ float top(const float (&p)[4], u32 scales, int g, float (&w)[4]) const {
+        float most = 0;
+#pragma unroll
+        for (int b = 0; b < BLOCKS; b++) {
+            weigh(p, scales, b, g, w);
+#pragma unroll
+            for (int j = 0; j < 4; j++) most = fmaxf(most, BLOCKS == 1 ? w[j] : fabsf(w[j]));
+        }
+        return most;
+    }
+
+    // Whether the largest weight of a lane is not too large for the sums as they are, and whether that of a query (of any
+    // of its lanes) is not too small.
+    __device__ __forceinline__ bool below(float most) const { return most * f <= MOST; }
+    __device__ __forceinline__ bool above(float most) const { return most * f >= LEAST; }
+
+    __device__ __forceinline__ void refit(float most) {
+        flush();
+        if (most > 0 && !(below(most) && above(most))) f = GOOD / most, inverse = most / GOOD;
+    }
+
+    // The weights as the product takes them; for its second part with signs turned.
+    __device__ __forceinline__ void integers(const float (&w)[4], u32 (&b)[PARTS][2]) const {
+#pragma unroll
+        for (int part = 0; part < PARTS; part++) {
+            u32 r[4];
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                // Adding 1.5 * 2^23 rounds and leaves the integer in the low bits. lo counts from -128 on: hi is rounded.
+                const u32 x = __float_as_uint(fmaf(w[j], part ? -f : f, 12582912.0f));
+                r[j] = transpose(pick(x, x + 128, 0x0055));
+            }
+            b[part][0] = pick(r[0], r[1], 0x6420), b[part][1] = pick(r[2], r[3], 0x6420);
+        }
+    }
+
+    // Add a tile to the sums of all sets, which share the codes.
+    template <int SETS>
+    static __device__ __forceinline__ void add(Values (&sets)[SETS], const Codes<TYPE, WIDTH>& v, u32 scales, int g,
+                                               const float (&p)[SETS][4], float (&w)[SETS][4]) {
+#pragma unroll
+        for (int b = 0; b < BLOCKS; b++) {
+            u32 q[SETS][PARTS][2];
+#pragma unroll
+            for (int n = 0; n < SETS; n++) {
+                if (BLOCKS > 1) sets[n].weigh(p[n], scales, b, g, w[n]);
+                sets[n].integers(w[n], q[n]);
+            }
+#pragma unroll
+            for (int e = b * PAIRS / BLOCKS; e < (b + 1) * PAIRS / BLOCKS; e++) {
+                u32 a[PARTS][2], b[PARTS][2];
+                v.group(2 * e, a);
+                v.group(2 * e + 1, b);
+#pragma unroll
+                for (int n = 0; n < SETS * PARTS; n++) {
+                    const int part = n % PARTS;
+                    const u32(&w_of)[2] = q[n / PARTS][part];
+                    mma_s8(sets[n / PARTS].d[e], a[part][0], b[part][0], a[part][1], b[part][1], w_of[0], w_of[1]);
+                }
+            }
+        }
+#pragma unroll
+        for (int n = 0; n < SETS; n++) sets[n].tiles++;
+    }
+
+    // Sums of dims 16 e + g + 8 i of query t.
+    __device__ __forceinline__ void finish(float (&y)[PAIRS][2]) {
+        flush();
+#pragma unroll
+        for (int e = 0; e < PAIRS; e++) y[e][0] = sum[e][0], y[e][1] = sum[e][1];
+    }
+};
+
+// fp16 values: weights are two halves each, and sums floats from the start.
+template <int WIDTH> struct Values<F16, WIDTH> {
+    static constexpr int PAIRS = WIDTH / 16;
+    float sum[PAIRS][4];
+    int tiles;
+
+    __device__ __forceinline__ void clear() {
+#pragma unroll
+        for (int e = 0; e < PAIRS; e++) sum[e][0] = sum[e][1] = sum[e][2] = sum[e][3] = 0;
+        tiles = 0;
+    }
+    __device__ __forceinline__ void rescale(float by) {
+#pragma unroll
+        for (int e = 0; e < PAIRS; e++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) sum[e][i] *= by;
+    }
+    __device__ __forceinline__ float top(const float (&p)[4], u32, int, float (&)[4]) const {
+        return fmaxf(fmaxf(p[0], p[1]), fmaxf(p[2], p[3]));
+    }
+    // Weights are 2^(score - reference), which has to stay a half.
+    __device__ __forceinline__ bool below(float most) const { return most <= MOST; }
+    __device__ __forceinline__ bool above(float) const { return true; }
+    __device__ __forceinline__ void refit(float) {}
+
+    template <int SETS>
+    static __device__ __forceinline__ void add(Values (&sets)[SETS], const Codes<F16, WIDTH>& v, u32, int,
+                                               const float (&p)[SETS][4], float (&)[SETS][4]) {
+        u32 r[SETS][4];
+#pragma unroll
+        for (int j = 0; j < 4 * SETS; j++) {
+            const float x = p[j / 4][j % 4];
+            const u32 hi = to_halves(x, 0);
+            r[j / 4][j % 4] = transpose(pick(hi, to_halves(x - half_to_float(hi & 0xFFFF), 0), 0x5410));
+        }
+#pragma unroll
+        for (int e = 0; e < PAIRS; e++) {
+            const uint4 a = v.group(2 * e), b = v.group(2 * e + 1);
+#pragma unroll
+            for (int n = 0; n < SETS; n++) {
+                mma_f16(sets[n].sum[e], a.x, b.x, a.y, b.y, r[n][0], r[n][1]);
+                mma_f16(sets[n].sum[e], a.z, b.z, a.w, b.w, r[n][2], r[n][3]);
+            }
+        }
+    }
+
+    __device__ __forceinline__ void finish(float (&y)[PAIRS][2]) {
+#pragma unroll
+        for (int e = 0; e < PAIRS; e++) y[e][0] = sum[e][0] + sum[e][1], y[e][1] = sum[e][2] + sum[e][3];
+    }
+};

@@ -1,0 +1,116 @@
+// Tensor-core products, asynchronous copies and byte selection, as the hardware has them (PTX ISA 8, sections
+// "Multiply-and-accumulate", "cp.async", "prmt"). Fragments are per lane: g = lane / 4, t = lane % 4.
+
+typedef unsigned int u32;
+typedef unsigned short u16;
+typedef unsigned char u8;
+
+#define BELOW_ALL (-__int_as_float(0x7F800000))
+
+// D[16][8] += A[16][32] B[32][8], bytes signed. a0: A[g][4t..], a1: A[g + 8][4t..], a2: A[g][16 + 4t..], a3: A[g + 8][16 + 4t..];
+// b0: B[4t..][g], b1: B[16 + 4t..][g]; d0 d1: D[g][2t, 2t + 1], d2 d3: D[g + 8][2t, 2t + 1].
+__device__ __forceinline__ void mma_s8(int (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// D[16][8] += A[16][16] B[16][8] of halves. a0: A[g][2t, 2t + 1], a1: A[g + 8][2t..], a2: A[g][8 + 2t..], a3: A[g + 8][8 + 2t..];
+// b0: B[2t, 2t + 1][g], b1: B[8 + 2t..][g]; d as above.
+__device__ __forceinline__ void mma_f16(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// x >> n as a multiplication by 2^(32 - n), for n from 1 to 31: the integer pipe is what decoding keeps busy, the pipe that
+// multiplies has time. `power` has to be unknown to the compiler, or it makes a shift of it again.
+__device__ __forceinline__ u32 down(u32 x, u32 power) {
+    u32 y;
+    asm("mul.hi.u32 %0, %1, %2;" : "=r"(y) : "r"(x), "r"(power));
+    return y;
+}
+
+// Byte i of the result is byte (nibble i of sel) of the eight bytes hi:lo; a nibble above 7 gives copies of that byte's sign
+// instead. (__byte_perm ignores the top bits, and pays for it with an instruction.)
+__device__ __forceinline__ u32 pick(u32 lo, u32 hi, u32 sel) {
+    u32 y;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(y) : "r"(lo), "r"(hi), "r"(sel));
+    return y;
+}
+
+__device__ __forceinline__ float half_to_float(u32 low_half) {
+    float f;
+    asm("{.reg .b16 h; cvt.u16.u32 h, %1; cvt.f32.f16 %0, h;}" : "=f"(f) : "r"(low_half));
+    return f;
+}
+
+// Two halves: lo in the low half.
+__device__ __forceinline__ u32 to_halves(float lo, float hi) {
+    u32 r;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+    return r;
+}
+
+__device__ __forceinline__ float power2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+__device__ __forceinline__ u32 shared_address(const void* p) {
+    return static_cast<u32>(__cvta_generic_to_shared(p));
+}
+
+// 16 bytes, past the first-level cache.
+__device__ __forceinline__ void copy16(u32 to, const void* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from));
+}
+
+__device__ __forceinline__ void copies_sent() { asm volatile("cp.async.commit_group;"); }
+
+// Wait until all but the newest N groups of this thread's copies have arrived.
+template <int N> __device__ __forceinline__ void copies_but() { asm volatile("cp.async.wait_group %0;" ::"n"(N)); }
+
+// A barrier of `threads` threads; 0 is __syncthreads.
+__device__ __forceinline__ void meet(int id, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+__device__ __forceinline__ uint4 shared16(u32 at) {
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at));
+    return v;
+}
+
+__device__ __forceinline__ uint2 shared8(u32 at) {
+    uint2 v;
+    asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
+    return v;
+}
+
+__device__ __forceinline__ u32 shared4(u32 at) {
+    u32 v;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at));
+    return v;
+}
+
+// Transpose an 8 x 8 matrix of halves: in, lane (g, t) has row g, columns 2t and 2t + 1; out, row and column exchanged.
+__device__ __forceinline__ u32 transpose(u32 x) {
+    u32 y;
+    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+}
+
+// Largest and sum over the eight lanes of a query.
+__device__ __forceinline__ float query_max(float x) {
+    x = fmaxf(x, __shfl_xor_sync(~0u, x, 4));
+    x = fmaxf(x, __shfl_xor_sync(~0u, x, 8));
+    return fmaxf(x, __shfl_xor_sync(~0u, x, 16));
+}
+
+__device__ __forceinline__ float query_sum(float x) {
+    x += __shfl_xor_sync(~0u, x, 4);
+    x += __shfl_xor_sync(~0u, x, 8);
+    return x + __shfl_xor_sync(~0u, x, 16);
+}

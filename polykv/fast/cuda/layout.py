@@ -1,0 +1,116 @@
+"""Tiles of codes as the attention kernels read them (kernels/attend_types.cuh): packing on the host.
+
+A tile is 32 cells of one K/V head. Its slices of up to 128 dims lie one after the other; in a slice, what a lane of a warp
+needs lies lane after lane in chunks of 16 bytes, and behind all codes norms or scales.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from polykv.types import U8
+
+TILE, LANES = 32, 32
+Codes = npt.NDArray[np.unsignedinteger]
+# The cells of V whose codes lane t (of four) has, in their order; and those whose scores lane g (of eight) has.
+CELLS = np.array([[8 * j + 2 * t + i for j in range(4) for i in range(2)] for t in range(4)])
+SCORED = np.array([[8 * j + g for j in range(4)] for g in range(8)])
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How one type lies in tiles: bits of a code; whether codes are indices of levels, with one norm per cell and slice;
+    else whether there is a scale for every 32 dims."""
+
+    name: str
+    bits: int
+    levels: bool
+    scales: bool
+
+    def slice_bytes(self, width: int) -> int:
+        """Bytes of one slice."""
+        return width * TILE * self.bits // 8 + (64 if self.levels else width // 32 * 64 if self.scales else 0)
+
+    def tile_bytes(self, width: int, slices: int) -> int:
+        """Bytes of a tile of slices * width dims."""
+        return slices * self.slice_bytes(width)
+
+
+def slices_of(head_dim: int) -> tuple[int, int]:
+    """Width and number of slices of a head: up to 128 dims each, a multiple of 32; 1, 2 or 4 of them."""
+    slices = 1 if head_dim <= 128 else 2 if head_dim <= 256 else 4
+    return -(-head_dim // (32 * slices)) * 32, slices
+
+
+def groups_of_k(codes: Codes) -> Codes:
+    """codes [n, 32 cells, W] -> [n, W / 8 groups, 32 lanes, 8]."""
+    n, _, w = codes.shape
+    x = codes.reshape(n, 4, 8, w // 32, 4, 8)  # n, j, g, s, t, i
+    return x.transpose(0, 3, 1, 2, 4, 5).reshape(n, w // 8, LANES, 8)
+
+
+def groups_of_v(codes: Codes) -> Codes:
+    """codes [n, 32 cells, W] -> [n, W / 8 groups, 32 lanes, 8]."""
+    n, _, w = codes.shape
+    x = codes[:, CELLS]  # n, t, 8, W
+    return x.reshape(n, 4, 8, w // 8, 8).transpose(0, 3, 4, 1, 2).reshape(n, w // 8, LANES, 8)
+
+
+def words_of(bits: int, split: bool, groups: Codes) -> list[npt.NDArray[np.uint32]]:
+    """Words [n, lanes, words] of the regions of a slice. split: codes of three bits as planes, of four in nibbles of
+    levels' order; else nibbles of q4_0."""
+    n, count = groups.shape[:2]
+    x = groups.astype(np.uint32)
+    nibble = 4 * np.arange(8, dtype=np.uint32)
+    if bits == 16:
+        return [_lanes(np.ascontiguousarray(groups.astype("<u2")).view("<u4"))]
+    if bits == 8:
+        return [_lanes(np.ascontiguousarray(groups.astype(np.uint8)).view("<u4"))]
+    if bits == 4:
+        order = nibble if split else 4 * np.array([0, 2, 4, 6, 1, 3, 5, 7], np.uint32)
+        return [_lanes((x << order).sum(-1, dtype=np.uint32)[..., None])]
+    pairs = x.reshape(n, count // 2, 2, LANES, 8)
+    two = ((pairs & 3) << nibble << np.array([0, 2], np.uint32)[:, None, None]).sum((2, 4), dtype=np.uint32)
+    regions = [_lanes(two[..., None])]
+    if bits == 3:
+        fours = x.reshape(n, count // 4, 4, LANES, 8)
+        one = ((fours >> 2) << nibble << np.arange(4, dtype=np.uint32)[:, None, None]).sum((2, 4), dtype=np.uint32)
+        regions.append(_lanes(one[..., None]))
+    return regions
+
+
+def _lanes(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+    """[n, groups, lanes, words of a group] -> [n, lanes, words]."""
+    n, groups, lanes, each = words.shape
+    return words.transpose(0, 2, 1, 3).reshape(n, lanes, groups * each)
+
+
+def chunks(words: npt.NDArray[np.uint32]) -> U8:
+    """Words [n, lanes, N] in chunks of four, then two, then one, each lane after lane: bytes [n, 128 N]."""
+    n, _, count = words.shape
+    parts, at = [], 0
+    for size in (*[4] * (count // 4), *[2] * (count % 4 // 2), *[1] * (count % 2)):
+        parts.append(words[:, :, at : at + size].reshape(n, -1))
+        at += size
+    return np.ascontiguousarray(np.concatenate(parts, axis=1)).view(np.uint8)
+
+
+def by_lane(values: npt.NDArray[np.float16]) -> U8:
+    """Halves [n, 32 cells] in the order of the lanes' scores: bytes [n, 64]."""
+    return np.ascontiguousarray(values[:, SCORED].reshape(len(values), -1)).view(np.uint8)
+
+
+def pack(kind: Kind, codes: Codes, scales: npt.NDArray[np.float16] | None, width: int, *, values: bool) -> U8:
+    """Tiles [n, bytes] of codes [n, 32, slices * width]; scales: norms [n, 32, slices], or [n, 32, D / 32]."""
+    n, _, dims = codes.shape
+    parts: list[U8] = []
+    for first in range(0, dims, width):
+        groups = (groups_of_v if values else groups_of_k)(codes[:, :, first : first + width])
+        parts += [chunks(w) for w in words_of(kind.bits, kind.levels, groups)]
+        if scales is not None:
+            per = width if kind.levels else 32
+            parts += [by_lane(scales[:, :, b]) for b in range(first // per, (first + width) // per)]
+    return np.concatenate([p.reshape(n, -1) for p in parts], axis=1)
