@@ -23,6 +23,8 @@ class Device:
     capability: tuple[int, int]
     memory: int
     processors: int
+    # Bytes of shared memory of a multiprocessor.
+    shared: int
     runtime: tuple[int, int]
 
     @property
@@ -116,7 +118,8 @@ def describe(module: ModuleType) -> Device:
         have, want = (".".join(map(str, c)) for c in (capability, LOWEST))
         raise UnsupportedError(f"{name} has compute capability {have}; the kernels need {want} or more")
     memory, processors = int(found["totalGlobalMem"]), int(found["multiProcessorCount"])
-    return Device(name, capability, memory, processors, (int(nvrtc[0]), int(nvrtc[1])))
+    shared = int(found["sharedMemPerMultiprocessor"])
+    return Device(name, capability, memory, processors, shared, (int(nvrtc[0]), int(nvrtc[1])))
 
 
 def _dotted(version: int) -> str:

@@ -1,7 +1,7 @@
 """Tiles of codes as the attention kernels read them (kernels/attend_types.cuh): packing on the host.
 
-A tile is 32 cells of one K/V head. Its slices of up to 128 dims lie one after the other; in a slice, what a lane of a warp
-needs lies lane after lane in chunks of 16 bytes, and behind all codes norms or scales.
+A tile is 32 cells of one K/V head. Its slices of up to 128 dims lie one after the other; in a slice, what a lane of a
+warp needs lies lane after lane in chunks of 16 bytes, and behind all codes norms or scales.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from polykv.types import U8
+from polykv.errors import UnsupportedError
+from polykv.types import U8, Codec, Family
 
 TILE, LANES = 32, 32
 Codes = npt.NDArray[np.unsignedinteger]
@@ -22,8 +23,8 @@ SCORED = np.array([[8 * j + g for j in range(4)] for g in range(8)])
 
 @dataclass(frozen=True)
 class Kind:
-    """How one type lies in tiles: bits of a code; whether codes are indices of levels, with one norm per cell and slice;
-    else whether there is a scale for every 32 dims."""
+    """How one type lies in tiles: bits of a code; whether codes are indices of levels, with one norm per cell and
+    slice; else whether there is a scale for every 32 dims."""
 
     name: str
     bits: int
@@ -114,3 +115,21 @@ def pack(kind: Kind, codes: Codes, scales: npt.NDArray[np.float16] | None, width
             per = width if kind.levels else 32
             parts += [by_lane(scales[:, :, b]) for b in range(first // per, (first + width) // per)]
     return np.concatenate([p.reshape(n, -1) for p in parts], axis=1)
+
+
+KINDS = {
+    (Family.F16, 16): Kind("f16", 16, levels=False, scales=False),
+    (Family.Q8_0, 8): Kind("q8_0", 8, levels=False, scales=True),
+    (Family.Q4_0, 4): Kind("q4_0", 4, levels=False, scales=True),
+    (Family.LLOYD_MAX, 4): Kind("turbo4", 4, levels=True, scales=False),
+    (Family.LLOYD_MAX, 3): Kind("turbo3", 3, levels=True, scales=False),
+    (Family.LLOYD_MAX, 2): Kind("turbo2", 2, levels=True, scales=False),
+}
+
+
+def kind_of(codec: Codec) -> Kind:
+    """How a type lies in tiles. Raises UnsupportedError for one that no kernel reads."""
+    found = KINDS.get((codec.family, codec.bits))
+    if found is None or codec.centered:
+        raise UnsupportedError(f"the cuda backend has no attention over {codec.name}")
+    return found

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from polykv.fast.cuda.attend_config import config
 from polykv.fast.cuda.fwht import SIZES
 from polykv.fast.cuda.glu import GATES
+from polykv.fast.cuda.layout import KINDS, slices_of
 from polykv.fast.cuda.linear_int8 import CHUNKS, ROWS, TILE, few_defines, tile_defines
 from polykv.fast.cuda.source import Define
 from polykv.fast.cuda.weights import FIELDS, FLOATS, type_name
@@ -41,6 +43,7 @@ def shipped() -> Iterator[Shipped]:
     yield from _weights()
     yield from _linear()
     yield from _elementwise()
+    yield from _attention()
 
 
 def _weights() -> Iterator[Shipped]:
@@ -83,3 +86,21 @@ def _elementwise() -> Iterator[Shipped]:
         yield Shipped(f"{file}.cu", file)
     # Blocks of 1024 threads leave 64 registers a thread.
     yield Shipped("sample.cu", "sample", spills=64)
+
+
+# head_dims that differ in width or number of slices, and a multiprocessor's shared memory on Hopper.
+HEADS, SHARED = (64, 80, 128, 192, 256, 512), 228 << 10
+
+
+def _attention() -> Iterator[Shipped]:
+    """All pairs of types are compiled when they are asked for. Here is every type at every kind of head, as K beside
+    another type as V each time, with one or two sets of queries in turns."""
+    kinds = list(KINDS.values())
+    for i, kind in enumerate(kinds):
+        for j, head in enumerate(HEADS):
+            other = kinds[(i + j) % len(kinds)]
+            made = config(kind, other, head, 1 + (i // 2 + j) % 2, softcap=(i + j) % 3 == 0, limit=SHARED)
+            yield Shipped("attend.cu", "attend", made.defines())
+    for head in HEADS:
+        width, slices = slices_of(head)
+        yield Shipped("attend_merge.cu", "attend_merge", {"MERGE_DIMS": width * slices})

@@ -1,0 +1,123 @@
+"""Items of attention cover every cell that a row may see once, and every query finds all of its parts."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polykv.cache.codecs import CODECS
+from polykv.errors import UnsupportedError
+from polykv.fast.cuda.attend_config import config
+from polykv.fast.cuda.attend_plan import CELLS, FIRST, HEAD, HEADS, ROW, ROWS, START, TABLE, plan, sets_of
+from polykv.fast.cuda.layout import KINDS, groups_of_k, groups_of_v, kind_of, pack, slices_of
+from polykv.types import Segment, Segments
+
+TURN, BLOCK = 64, 64
+Shape = tuple[int, list[int], int, int]
+
+
+def step(shared: int, own: list[int]) -> Segments:
+    """Sequences that share `shared` cells (whole blocks), each with cells of its own and one row at its end."""
+    blocks = iter(range(10_000))
+    rows = np.arange(len(own), dtype=np.int32)
+
+    def take(cells: int) -> np.ndarray:
+        return np.array([next(blocks) for _ in range(-(-cells // BLOCK))], np.int32)
+
+    items = [Segment(take(shared), 0, shared, rows)] if shared else []
+    items += [Segment(take(n), shared, n, rows[i : i + 1]) for i, n in enumerate(own)]
+    return Segments.of(items, np.array([shared + n - 1 for n in own], np.int32))
+
+
+@given(
+    st.integers(0, 20),
+    st.lists(st.integers(1, 300), min_size=1, max_size=9),
+    st.sampled_from([(4, 4), (8, 2), (16, 1), (6, 2), (12, 1)]),
+    st.sampled_from([0, 1, 70, 1000]),
+    st.integers(1, 600),
+)
+def test_every_visible_cell_is_in_one_part_of_its_query(
+    shared: int, own: list[int], heads: tuple[int, int], window: int, slots: int
+) -> None:
+    segments, (h, n_kv) = step(shared * BLOCK, own), heads
+    sets = sets_of(segments, h // n_kv)
+    made = plan(segments, h, n_kv, window, sets=sets, turn=TURN, slots=slots, teams=4)
+    seen: Counter[tuple[int, int]] = Counter()
+    for query in range(len(own) * h):
+        row, head = divmod(query, h)
+        kv = head // (h // n_kv)
+        for part in made.parts[made.ptr[query] : made.ptr[query + 1]]:
+            item, local = divmod(int(part), made.queries)
+            item, at = divmod(item, n_kv)
+            e = made.items[item]
+            assert at == kv and local < e[ROWS] * e[HEADS] <= made.queries
+            assert segments.rows[e[ROW] + local // e[HEADS]] == row
+            assert kv * (h // n_kv) + e[HEAD] + local % e[HEADS] == head
+            assert e[FIRST] % TURN == 0 and e[CELLS] > 0
+            table = int(np.searchsorted(segments.block_ptr, e[TABLE], "right")) - 1
+            assert e[START] == segments.start[table] + e[FIRST]
+            for c in range(e[START], e[START] + e[CELLS]):
+                seen[query, c] += 1
+    for query in range(len(own) * h):
+        last = int(segments.positions[query // h])
+        first = max(0, last - window + 1) if window else 0
+        assert all(seen[query, c] == 1 for c in range(first, last + 1))
+    assert max(seen.values()) == 1
+
+
+def test_work_is_spread_evenly() -> None:
+    made = plan(step(64 * 1024, [1]), 32, 8, 0, sets=1, turn=TURN, slots=528, teams=4)
+    long = made.items[made.items[:, CELLS] > 1]
+    assert len(long) * 8 <= 528 < (len(long) + 8) * 8
+    assert len(set(long[:-1, CELLS].tolist())) == 1
+
+
+@pytest.mark.parametrize("make", [groups_of_k, groups_of_v])
+@pytest.mark.parametrize("width", [32, 64, 96, 128])
+def test_groups_hold_every_code_once(make: object, width: int) -> None:
+    codes = np.arange(2 * 32 * width, dtype=np.uint32).reshape(2, 32, width)
+    found = make(codes)  # type: ignore[operator]
+    assert found.shape == (2, width // 8, 32, 8)
+    assert sorted(found.ravel().tolist()) == codes.ravel().tolist()
+    # A group of K is of one cell, one of V of one dim.
+    one = found // width % 32 if make is groups_of_k else found % width
+    assert (one == one[..., :1]).all()
+
+
+@pytest.mark.parametrize("head_dim", [64, 80, 96, 112, 128, 192, 256, 512])
+@pytest.mark.parametrize("kind", KINDS.values(), ids=lambda k: k.name)
+def test_tiles_take_the_bytes_they_say_and_lose_nothing(kind: object, head_dim: int) -> None:
+    width, slices = slices_of(head_dim)
+    rng, dims = np.random.default_rng(head_dim), width * slices
+    assert width % 32 == 0 and width <= 128 and dims >= head_dim and dims - head_dim < 32 * slices
+    bits = kind.bits  # type: ignore[attr-defined]
+    codes = rng.integers(0, 1 << bits, (3, 32, dims)).astype(np.uint16)
+    per = slices if kind.levels else dims // 32 if kind.scales else 0  # type: ignore[attr-defined]
+    scales = rng.standard_normal((3, 32, per)).astype(np.float16) if per else None
+    for values in (False, True):
+        data = pack(kind, codes, scales, width, values=values)  # type: ignore[arg-type]
+        assert data.shape == (3, kind.tile_bytes(width, slices))  # type: ignore[attr-defined]
+        # Every bit of every code and scale is somewhere: the number of ones is kept.
+        ones = np.bitwise_count(codes).sum() + (0 if scales is None else np.bitwise_count(scales.view(np.uint16)).sum())
+        assert np.bitwise_count(data).sum() == ones
+
+
+@pytest.mark.parametrize("head_dim", [64, 80, 96, 112, 128, 192, 256, 512])
+@pytest.mark.parametrize("limit", [100 << 10, 164 << 10, 228 << 10])
+def test_shared_memory_fits(head_dim: int, limit: int) -> None:
+    for k in KINDS.values():
+        for v in KINDS.values():
+            for sets in (1, 2):
+                made = config(k, v, head_dim, sets, softcap=False, limit=limit)
+                if limit >= 164 << 10 or max(k.bits, v.bits) < 16:
+                    assert made.ctas * (made.shared + 1024) <= limit
+                assert made.stages >= 2 and made.teams * made.slices == 4
+
+
+def test_types_without_a_kernel_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match="turbo3_tcq"):
+        kind_of(CODECS["turbo3_tcq"])
