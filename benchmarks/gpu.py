@@ -5,7 +5,8 @@
 
 Every figure is the median of replays of a CUDA graph of several calls, each on K/V of its own, more than the
 second-level cache holds. The control is the best f16 kernel of PyTorch in the same run (where PyTorch is installed and
-has one), and a copy. Codes are random: what they say does not change how long they take, as long as scores look like scores.
+has one), and a copy. Codes are random: what they say does not change how long they take, as long as scores look like
+scores.
 """
 
 from __future__ import annotations
@@ -169,6 +170,8 @@ def torch_us(shape: tuple[int, int, int], depth: int) -> float | None:
     except ImportError:
         return None
     heads, n_kv, dim = shape
+    if dim > 256:
+        return None
     count = max(2, min(8, BIG // (4 * n_kv * depth * dim)))
     kv = [torch.randn(2, 1, n_kv, depth, dim, device="cuda", dtype=torch.float16) for _ in range(count)]
     q = torch.randn(1, heads, 1, dim, device="cuda", dtype=torch.float16)

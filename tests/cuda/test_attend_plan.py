@@ -69,11 +69,14 @@ def test_every_visible_cell_is_in_one_part_of_its_query(
     assert max(seen.values()) == 1
 
 
-def test_work_is_spread_evenly() -> None:
-    made = plan(step(64 * 1024, [1]), 32, 8, 0, sets=1, turn=TURN, slots=528, teams=4)
-    long = made.items[made.items[:, CELLS] > 1]
-    assert len(long) * 8 <= 528 < (len(long) + 8) * 8
-    assert len(set(long[:-1, CELLS].tolist())) == 1
+@pytest.mark.parametrize("slots", [132, 264, 396, 528])
+def test_work_fills_the_device_once_and_evenly(slots: int) -> None:
+    made = plan(step(64 * 1024, []), 32, 8, 0, sets=1, turn=TURN, slots=slots, teams=4)
+    assert len(made.items) == 0
+    one = Segments.of([Segment(np.arange(1024, dtype=np.int32), 0, 65536, np.zeros(1, np.int32))], np.int32([65535]))
+    made = plan(one, 32, 8, 0, sets=1, turn=TURN, slots=slots, teams=4)
+    assert 0.8 * slots < len(made.items) * 8 <= slots
+    assert len(set(made.items[:-1, CELLS].tolist())) == 1
 
 
 @pytest.mark.parametrize("make", [groups_of_k, groups_of_v])

@@ -52,8 +52,9 @@ def plan(
     ranges = [_seen(segments, s, window, turn) for s in range(len(segments))]
     tiles = [list(_tiles(segments, s, group, queries)) for s in range(len(segments))]
     turns = sum(-(-(last - first) // turn) * len(t) for (first, last), t in zip(ranges, tiles, strict=True))
-    # Every team of a block gets as many turns as the others.
-    each = max(1, -(-turns * n_kv // (slots * teams))) * teams * turn
+    # Not one block more than run at once, or the last ones double the time; and each team of a block gets as many turns
+    # as the others.
+    each = max(1, -(-turns // (max(1, slots // n_kv) * teams))) * teams * turn
     items: list[tuple[int, ...]] = []
     for s, (first, last) in enumerate(ranges):
         table, start = int(segments.block_ptr[s]), int(segments.start[s])
