@@ -251,7 +251,7 @@ attend(const float* __restrict__ q, const Item* __restrict__ items, const int* _
         for (int w = 0; w < TEAMS; w++) {
             const float2 of = ml[(w * ATT_SLICES + part_of_e) * QUERIES + r];
             const float f = power2(of.x - top);
-            sum += f * sums[w * QUERIES * DIMS + e], weight += f * of.y;
+            sum = fmaf(f, sums[w * QUERIES * DIMS + e], sum), weight = fmaf(f, of.y, weight);
         }
         part[mine * DIMS + e] = sum;
         if (e % DIMS == 0) part_ml[mine + r] = make_float2(top, weight);

@@ -3,11 +3,12 @@
 // Dims are the rows of the product, and its eight columns four queries in two parts. Codes are signed bytes, so weights
 // become integers too: w = p * scale of the cell, round(w f) = 256 hi + lo, both signed bytes. f is a query's own factor,
 // chosen such that a tile's largest integer lies between LEAST and MOST; as long as it does, integers of tile after tile
-// are added up. When it does not, or when they could overflow, they are added to the float sums and f is chosen anew.
+// are added up. When it does not, or when they could overflow, they are added to the float sums and f is chosen anew. With
+// scores of a standard deviation of 1.4 that happens in 2 of 100 turns (with LEAST = 1024 it were 16).
 //
 // A lane has weights of cells 8 j + g and query t, and the product wants cells 8 j + 2 t, + 1 of column g: a transposition.
 
-constexpr float LEAST = 1024.0f, MOST = 32600.0f, GOOD = 8192.0f;
+constexpr float LEAST = 256.0f, MOST = 32600.0f, GOOD = 4096.0f;
 // 2^31 / (127 * 127 * 32 cells) is 4,160.
 constexpr int TILES_BETWEEN_FLUSHES = 4096;
 
@@ -34,7 +35,7 @@ template <int TYPE, int WIDTH> struct Values {
         for (int e = 0; e < PAIRS; e++)
 #pragma unroll
             for (int i = 0; i < 2; i++) {
-                sum[e][i] += fmaf((float)d[e][2 * i], 256.0f, (float)d[e][2 * i + 1]) * inverse;
+                sum[e][i] = fmaf(fmaf((float)d[e][2 * i], 256.0f, (float)d[e][2 * i + 1]), inverse, sum[e][i]);
                 d[e][2 * i] = d[e][2 * i + 1] = 0;
             }
         tiles = 0;
