@@ -72,7 +72,7 @@ def config(k: Kind, v: Kind, head_dim: int, sets: int, *, softcap: bool, limit: 
     if wide == 16:
         ctas, stages = 1, 2
     elif sets == 2:
-        ctas, stages = 2, 3
+        ctas, stages = 2, 2
     elif wide == 8:
         ctas, stages = 2 if min(k.bits, v.bits) == 8 else 3, 3
     else:
