@@ -106,8 +106,11 @@ class Ops(Protocol):
         ...
 
     # -- cache storage -----------------------------------------------------------------------------------------
-    def kv_alloc(self, codec: Codec, n_blocks: int, n_kv: int, head_dim: int, block_size: int) -> KVArena:
-        """Zeroed arrays for n_blocks blocks in the backend's resident layout."""
+    def kv_alloc(
+        self, codec: Codec, n_blocks: int, n_kv: int, head_dim: int, block_size: int, *, values: bool = False
+    ) -> KVArena:
+        """Zeroed arrays for n_blocks blocks in the backend's resident layout. values: for V, which may lie in another
+        order than K; `attend` takes either only where it belongs."""
         ...
 
     def kv_grow(self, arenas: Sequence[KVArena], n_blocks: int) -> None:

@@ -165,5 +165,6 @@ def layer(ops: Ops, tier: str, n_blocks: int, n_kv: int, dim: int, size: int) ->
     """K and V of one layer, full of codes that are the same in every backend."""
     codecs = parse_tier(tier)
     return LayerKV(
-        filled(ops, "k", codecs.k, n_blocks, n_kv, dim, size), filled(ops, "v", codecs.v, n_blocks, n_kv, dim, size)
+        filled(ops, "k", codecs.k, n_blocks, n_kv, dim, size),
+        filled(ops, "v", codecs.v, n_blocks, n_kv, dim, size, values=True),
     )

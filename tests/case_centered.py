@@ -118,8 +118,11 @@ def _plan(rng: np.random.Generator, start: int, rows: int) -> tuple[Segments, Sl
 
 def _layer(ops: Ops, tier: str, n_coded: int, n_exact: int, n_kv: int, dim: int) -> LayerKV:
     half, pair = codec("f16"), parse_tier(tier)
-    kinds = zip(("ek", "ev"), exact_codecs(pair), strict=True)
-    exact = LayerKV(*(filled(ops, side, cells, n_exact, n_kv, dim, SIZE) for side, cells in kinds))
+    cells = exact_codecs(pair)
+    exact = LayerKV(
+        filled(ops, "ek", cells[0], n_exact, n_kv, dim, SIZE),
+        filled(ops, "ev", cells[1], n_exact, n_kv, dim, SIZE, values=True),
+    )
     if not pair.k.centered:
         codes = layer(ops, tier, n_coded, n_kv, dim, UNIT)
         return LayerKV(codes.k, codes.v, exact)
@@ -131,7 +134,7 @@ def _layer(ops: Ops, tier: str, n_coded: int, n_exact: int, n_kv: int, dim: int)
     ref.kv_seal(packed, source, Seals(blocks[:, None], blocks, np.zeros(n_coded, np.int32)))
     k = ops.kv_alloc(pair.k, n_coded, n_kv, dim, UNIT)
     ops.kv_unpack(k, blocks, ref.kv_pack(packed, blocks))
-    return LayerKV(k, filled(ops, "v", pair.v, n_coded, n_kv, dim, UNIT), exact)
+    return LayerKV(k, filled(ops, "v", pair.v, n_coded, n_kv, dim, UNIT, values=True), exact)
 
 
 def attend(tier: str, heads: tuple[int, int], dim: int, window: int = 0, softcap: float = 0.0) -> Case:

@@ -14,6 +14,8 @@ from polykv.types import Codec, KVArena, Slots
 
 # Against 8 bits the rounding of the norm to fp16 counts, which another order of sums may turn over.
 FINE = {"turbo8": 0.02}
+# Ends the names of cases with arenas of V.
+VALUES = "-values"
 KINDS = ("normal", "student", "outlier", "huge", "tiny", "zeros", "constant")
 
 # Scalar types in rotated space differ in nothing but the rotation.
@@ -35,6 +37,11 @@ def cases() -> Iterator[Case]:
             yield kv_pack(codec, 2, dim, 64)
             yield kv_unpack(codec, 3, dim, 32)
             yield kv_append(codec, "normal", 63, 3, dim)
+        for dim in (64, 80, 192, 256):
+            yield kv_append(codec, "normal", 63, 3, dim, values=True)
+            yield kv_read(codec, 2, dim, 64, values=True)
+            yield kv_pack(codec, 2, dim, 64, values=True)
+            yield kv_unpack(codec, 3, dim, 64, values=True)
         for kind in KINDS:
             for dim in (64, 128, 256):
                 yield encode(codec, kind, (5, dim))
@@ -76,9 +83,11 @@ def decode(codec: Codec, shape: tuple[int, ...]) -> Case:
     return Case("decode", f"{codec.name}-{'x'.join(map(str, shape))}", prepare, storage=(codec, codec, shape[-1], 64))
 
 
-def filled(ops: Ops, name: str, codec: Codec, n_blocks: int, n_kv: int, dim: int, size: int) -> KVArena:
+def filled(
+    ops: Ops, name: str, codec: Codec, n_blocks: int, n_kv: int, dim: int, size: int, values: bool = False
+) -> KVArena:
     """An arena whose blocks hold the same codes in every backend."""
-    arena = ops.kv_alloc(codec, n_blocks, n_kv, dim, size)
+    arena = ops.kv_alloc(codec, n_blocks, n_kv, dim, size, values=values)
     ops.kv_unpack(arena, np.arange(n_blocks, dtype=np.int32), packed(name, codec, n_blocks, size, n_kv, dim))
     return arena
 
@@ -121,7 +130,7 @@ def kv_grow(codec: Codec, n_kv: int, dim: int) -> Case:
     return Case("kv_grow", f"{codec.name}-{n_kv}x{dim}", prepare, storage=(codec, codec, dim, 64))
 
 
-def kv_append(codec: Codec, kind: str, n: int, n_kv: int, dim: int) -> Case:
+def kv_append(codec: Codec, kind: str, n: int, n_kv: int, dim: int, values: bool = False) -> Case:
     """Rows go to scattered cells in two steps, the second overwriting part of the first; then all are read back."""
     x = vectors("append", codec, kind, n, n_kv, dim)
     n_blocks = -(-n // 64) + 1
@@ -130,7 +139,7 @@ def kv_append(codec: Codec, kind: str, n: int, n_kv: int, dim: int) -> Case:
         cells = seeded(f"{n}-{dim}").permutation(n_blocks * 64)[:n]
         blocks, offsets = (cells // 64).astype(np.int32), (cells % 64).astype(np.int32)
         half = n // 2
-        arena = ops.kv_alloc(codec, n_blocks, n_kv, dim, 64)
+        arena = ops.kv_alloc(codec, n_blocks, n_kv, dim, 64, values=values)
 
         def call() -> Arrays:
             ops.kv_append(arena, x[::-1].copy(), Slots(blocks, offsets))
@@ -140,7 +149,7 @@ def kv_append(codec: Codec, kind: str, n: int, n_kv: int, dim: int) -> Case:
 
         return call
 
-    name = f"{codec.name}-{kind}-{n}x{n_kv}x{dim}"
+    name = f"{codec.name}-{kind}-{n}x{n_kv}x{dim}{VALUES * values}"
     return Case(
         "kv_append",
         name,
@@ -151,29 +160,31 @@ def kv_append(codec: Codec, kind: str, n: int, n_kv: int, dim: int) -> Case:
     )
 
 
-def kv_read(codec: Codec, n_kv: int, dim: int, size: int) -> Case:
+def kv_read(codec: Codec, n_kv: int, dim: int, size: int, values: bool = False) -> Case:
     def prepare(ops: Ops) -> Callable[[], Arrays]:
-        arena = filled(ops, "read", codec, 4, n_kv, dim, size)
+        arena = filled(ops, "read", codec, 4, n_kv, dim, size, values)
         return lambda: (
             ops.kv_read(arena, np.array([3, 1, 1], np.int32)),
             ops.kv_read(arena, np.zeros(0, np.int32)),
         )
 
-    return Case("kv_read", f"{codec.name}-{n_kv}x{dim}-block{size}", prepare, storage=(codec, codec, dim, size))
+    name = f"{codec.name}-{n_kv}x{dim}-block{size}{VALUES * values}"
+    return Case("kv_read", name, prepare, storage=(codec, codec, dim, size))
 
 
-def kv_pack(codec: Codec, n_kv: int, dim: int, size: int) -> Case:
+def kv_pack(codec: Codec, n_kv: int, dim: int, size: int, values: bool = False) -> Case:
     def prepare(ops: Ops) -> Callable[[], Arrays]:
-        arena = filled(ops, "pack", codec, 4, n_kv, dim, size)
+        arena = filled(ops, "pack", codec, 4, n_kv, dim, size, values)
         return lambda: (
             ops.kv_pack(arena, np.array([2, 0, 3], np.int32)),
             ops.kv_pack(arena, np.zeros(0, np.int32)),
         )
 
-    return Case("kv_pack", f"{codec.name}-{n_kv}x{dim}-block{size}", prepare, storage=(codec, codec, dim, size))
+    name = f"{codec.name}-{n_kv}x{dim}-block{size}{VALUES * values}"
+    return Case("kv_pack", name, prepare, storage=(codec, codec, dim, size))
 
 
-def kv_unpack(codec: Codec, n_kv: int, dim: int, size: int) -> Case:
+def kv_unpack(codec: Codec, n_kv: int, dim: int, size: int, values: bool = False) -> Case:
     """Overwrite two of four blocks; the others keep their codes."""
 
     def prepare(ops: Ops) -> Callable[[], Arrays]:
@@ -181,7 +192,7 @@ def kv_unpack(codec: Codec, n_kv: int, dim: int, size: int) -> Case:
         everything = np.arange(4, dtype=np.int32)
 
         def call() -> Arrays:
-            arena = filled(ops, "before", codec, 4, n_kv, dim, size)
+            arena = filled(ops, "before", codec, 4, n_kv, dim, size, values)
             ops.kv_unpack(arena, np.array([3, 1], np.int32), data)
             # A round trip through bytes changes nothing.
             ops.kv_unpack(arena, everything, ops.kv_pack(arena, everything))
@@ -189,4 +200,5 @@ def kv_unpack(codec: Codec, n_kv: int, dim: int, size: int) -> Case:
 
         return call
 
-    return Case("kv_unpack", f"{codec.name}-{n_kv}x{dim}-block{size}", prepare, storage=(codec, codec, dim, size))
+    name = f"{codec.name}-{n_kv}x{dim}-block{size}{VALUES * values}"
+    return Case("kv_unpack", name, prepare, storage=(codec, codec, dim, size))

@@ -92,7 +92,8 @@ def test_attend_block_sizes(name: str, tier: str, heads: tuple[int, int], dim: i
     for size in (64, 8, 16, 24, 32, 96, 128):
         n = -(-end // size)
         ids = rng.permutation(n).astype(np.int32)
-        kv = LayerKV(*(ops.kv_alloc(c, n, heads[1], dim, size) for c in (codecs.k, codecs.v)))
+        shape = n, heads[1], dim, size
+        kv = LayerKV(ops.kv_alloc(codecs.k, *shape), ops.kv_alloc(codecs.v, *shape, values=True))
         for arena, data in ((kv.k, k), (kv.v, v)):
             # The cells past the end are others in every arena.
             data[end:] = data[rng.permutation(end)[:96]]

@@ -33,8 +33,8 @@ def layer_kv(ops: Ops, model: ModelConfig, i: int, tier: Tier, block_size: int) 
     layer = model.layers[i]
 
     def alloc(k: Codec, v: Codec, size: int, exact: LayerKV | None = None) -> LayerKV:
-        arenas = [ops.kv_alloc(c, 1, layer.n_kv, layer.head_dim, size) for c in (k, v)]
-        return LayerKV(arenas[0], arenas[1], exact)
+        shape = layer.n_kv, layer.head_dim, size
+        return LayerKV(ops.kv_alloc(k, 1, *shape), ops.kv_alloc(v, 1, *shape, values=True), exact)
 
     if not tier.staged:
         return alloc(tier.k, tier.v, block_size)

@@ -84,7 +84,8 @@ def measure(
 def store(ops: Ops, k_type: Codec, v_type: Codec, k: F32, v: F32) -> LayerKV:
     """Keys and values [T, G, D] in fresh arenas, blocks in order."""
     (tokens, n_kv, dim), size = k.shape, block_size(k_type)
-    k_cells, v_cells = (ops.kv_alloc(c, -(-tokens // size), n_kv, dim, size) for c in (k_type, v_type))
+    shape = -(-tokens // size), n_kv, dim, size
+    k_cells, v_cells = ops.kv_alloc(k_type, *shape), ops.kv_alloc(v_type, *shape, values=True)
     ops.kv_append(k_cells, k, _slots(tokens, size))
     ops.kv_append(v_cells, v, _slots(tokens, size))
     return LayerKV(k_cells, v_cells)

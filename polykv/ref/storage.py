@@ -19,8 +19,10 @@ from polykv.ref.scalar import F16_MAX, int8_blocks
 from polykv.types import F32, I32, U8, Codec, KVArena, Seals, Slots
 
 
-def kv_alloc(codec: Codec, n_blocks: int, n_kv: int, head_dim: int, block_size: int) -> KVArena:
-    """Zeroed storage for n_blocks blocks."""
+def kv_alloc(
+    codec: Codec, n_blocks: int, n_kv: int, head_dim: int, block_size: int, *, values: bool = False
+) -> KVArena:
+    """Zeroed storage for n_blocks blocks. K and V lie alike."""
     fields: dict[str, np.ndarray] = {
         "bytes": np.zeros((n_blocks, block_size, n_kv, codec.packed_bytes(head_dim)), np.uint8)
     }

@@ -25,7 +25,9 @@ class PlainOps:
     def supports_kv(self, k: Any, v: Any, head_dim: int, block_size: int) -> str | None:
         return None
 
-    def kv_alloc(self, codec: Any, n_blocks: int, n_kv: int, head_dim: int, block_size: int) -> KVArena:
+    def kv_alloc(
+        self, codec: Any, n_blocks: int, n_kv: int, head_dim: int, block_size: int, *, values: bool = False
+    ) -> KVArena:
         x = np.full((n_blocks, block_size, n_kv, head_dim), np.nan, np.float32)
         return KVArena(codec, n_kv, head_dim, block_size, {"x": x})
 

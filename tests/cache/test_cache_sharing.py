@@ -353,11 +353,11 @@ def test_growth_that_ran_out_of_memory_can_be_tried_again(plain: Any, monkeypatc
     step(seq, DOC[:30])
     left, real = [3], plain.kv_alloc
 
-    def scarce(*args: Any) -> Any:
+    def scarce(*args: Any, **options: Any) -> Any:
         left[0] -= 1
         if left[0] == 0:
             raise MemoryError
-        return real(*args)
+        return real(*args, **options)
 
     monkeypatch.setattr(plain, "kv_alloc", scarce)
     with pytest.raises(MemoryError):

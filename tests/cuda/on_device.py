@@ -10,12 +10,15 @@ import numpy as np
 from polykv.fast import cuda
 from polykv.fast.cuda.arrays import asarray, asnumpy
 from polykv.fast.cuda.device import cupy
+from polykv.fast.cuda.kv import CudaArena
 from polykv.fast.cuda.weights import DeviceTensor, matrix
-from polykv.types import Greedy, QuantTensor
+from polykv.types import Codec, Greedy, QuantTensor
 
 
 class DeviceOps:
     """Takes arrays and matrices to the device, and results back; what is changed in place is copied back too."""
+
+    supports_kv, supports_weight = staticmethod(cuda.supports_kv), staticmethod(cuda.supports_weight)
 
     def __getattr__(self, op: str) -> Any:
         fn = getattr(cuda, op)
@@ -40,7 +43,8 @@ def to_device(x: Any) -> Any:
     """`x` with all arrays and matrices in it on the device; what is there already stays."""
     if isinstance(x, np.ndarray):
         return asarray(x)
-    if isinstance(x, DeviceTensor):
+    # Arenas are changed in place, and the constants of codecs are taken there by those who need them.
+    if isinstance(x, DeviceTensor | CudaArena | Codec):
         return x
     if isinstance(x, QuantTensor):
         return matrix(x)

@@ -30,8 +30,10 @@ def own(arena: KVArena) -> CpuArena:
     return arena
 
 
-def kv_alloc(codec: Codec, n_blocks: int, n_kv: int, head_dim: int, block_size: int) -> KVArena:
-    """Zeroed storage for n_blocks blocks (a `CpuArena`)."""
+def kv_alloc(
+    codec: Codec, n_blocks: int, n_kv: int, head_dim: int, block_size: int, *, values: bool = False
+) -> KVArena:
+    """Zeroed storage for n_blocks blocks (a `CpuArena`). K and V lie alike."""
     geom, table = layout(codec, head_dim, block_size)
     shape = n_kv, n_blocks, int(geom[RECORD])
     data = np.zeros(shape, np.uint8).transpose(1, 0, 2)

@@ -8,14 +8,19 @@ It is not complete, so `polykv.ops.load` does not offer it; tests/cuda/test_cuda
     shipped.py      all kernels with all defines that operations ask for
     arrays.py       the only crossings between NumPy and the device
     weights.py      weight matrices on the device, cut into fields
+    layout.py       tiles of codes as attention reads them, and which codecs lie so
+    forms.py        what kernels are told about a codec at a head_dim
+    kv.py           the cache: tiles written, read, and turned into the bytes of files
 """
 
+from polykv.fast.cuda.codec import decode, encode
 from polykv.fast.cuda.dequantize import dequantize
 from polykv.fast.cuda.embed import embed
 from polykv.fast.cuda.fwht import fwht
 from polykv.fast.cuda.glu import glu
 from polykv.fast.cuda.head import head
-from polykv.fast.cuda.limits import supports_weight
+from polykv.fast.cuda.kv import kv_alloc, kv_append, kv_grow, kv_pack, kv_read, kv_unpack
+from polykv.fast.cuda.limits import supports_kv, supports_weight
 from polykv.fast.cuda.linear import linear
 from polykv.fast.cuda.merge import merge
 from polykv.fast.cuda.mlp import mlp_block
@@ -25,12 +30,20 @@ from polykv.fast.cuda.sample import penalize, sample
 from polykv.fast.cuda.screen import greedy, prepare_head
 
 __all__ = [
+    "decode",
     "dequantize",
     "embed",
+    "encode",
     "fwht",
     "glu",
     "greedy",
     "head",
+    "kv_alloc",
+    "kv_append",
+    "kv_grow",
+    "kv_pack",
+    "kv_read",
+    "kv_unpack",
     "linear",
     "merge",
     "mlp_block",
@@ -39,5 +52,6 @@ __all__ = [
     "rms_norm",
     "rope",
     "sample",
+    "supports_kv",
     "supports_weight",
 ]

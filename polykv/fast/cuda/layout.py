@@ -1,4 +1,5 @@
-"""Tiles of codes as the attention kernels read them (kernels/attend_types.cuh): packing on the host.
+"""Tiles of codes as the attention kernels read them (kernels/attend_types.cuh): packing on the host, and which codecs
+lie so.
 
 A tile is 32 cells of one K/V head. Its slices of up to 128 dims lie one after the other; in a slice, what a lane of a
 warp needs lies lane after lane in chunks of 16 bytes, and behind all codes norms or scales.
@@ -125,11 +126,36 @@ KINDS = {
     (Family.LLOYD_MAX, 3): Kind("turbo3", 3, levels=True, scales=False),
     (Family.LLOYD_MAX, 2): Kind("turbo2", 2, levels=True, scales=False),
 }
+# Widths and numbers of slices that attention is compiled for: head_dims 64, 80 to 96, 112 to 128, 192, 256 and 512,
+# and what fits in between with few dims of padding.
+SHAPES = ((64, 1), (96, 1), (128, 1), (96, 2), (128, 2), (128, 4))
+# Cells of the smallest block: attention takes two tiles at a time.
+BLOCK = 2 * TILE
+
+
+def codec_limit(codec: Codec, head_dim: int, block_size: int) -> str | None:
+    """None, or why there are no kernels for a codec at this head_dim and block size."""
+    if (codec.family, codec.bits) not in KINDS or codec.centered:
+        return _unread(codec)
+    (width, slices), resident = slices_of(head_dim), codec.resident_dim(head_dim)
+    if (width, slices) not in SHAPES:
+        return f"the cuda backend has no attention over head_dim {head_dim}, {slices} slices of {width}"
+    if resident > width * slices:
+        return f"head_dim {head_dim} takes {resident} values as {codec.name}, where a tile has {width * slices}"
+    if codec.unit_norm and codec.group(head_dim) not in (width, resident):
+        return f"groups of {codec.group(head_dim)} values of {codec.name} do not fit into slices of {width}"
+    if block_size < BLOCK or block_size & (block_size - 1):
+        return f"the cuda backend needs a block size that is a power of two from {BLOCK} on"
+    return None
 
 
 def kind_of(codec: Codec) -> Kind:
     """How a type lies in tiles. Raises UnsupportedError for one that no kernel reads."""
     found = KINDS.get((codec.family, codec.bits))
     if found is None or codec.centered:
-        raise UnsupportedError(f"the cuda backend has no attention over {codec.name}")
+        raise UnsupportedError(_unread(codec))
     return found
+
+
+def _unread(codec: Codec) -> str:
+    return f"the cuda backend has no attention over {codec.name}"

@@ -1,9 +1,15 @@
-"""What the kernels can multiply (twin of `polykv.ref.limits`); asked before a model is opened."""
+"""What the kernels can store and multiply (twin of `polykv.ref.limits`); asked before a model is opened."""
 
 from __future__ import annotations
 
+from polykv.fast.cuda.layout import codec_limit
 from polykv.fast.cuda.weights import FIELDS, FLOATS
-from polykv.types import MatrixType
+from polykv.types import Codec, MatrixType
+
+
+def supports_kv(k: Codec, v: Codec, head_dim: int, block_size: int) -> str | None:
+    """None, or why K and V cannot be stored so. Any pair of types that are supported is."""
+    return codec_limit(k, head_dim, block_size) or codec_limit(v, head_dim, block_size)
 
 
 def supports_weight(kind: MatrixType) -> str | None:

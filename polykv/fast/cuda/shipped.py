@@ -27,12 +27,14 @@ TILE_SPILLS = {1: 0, 2: 64, 4: 256}
 
 @dataclass(frozen=True)
 class Shipped:
-    """One kernel: function `entry` of kernels/`file`, specialised. spills: bytes of registers that may go to memory."""
+    """One kernel: function `entry` of kernels/`file`, specialised. spills: bytes of registers that may go to memory.
+    others: further entries of the same program."""
 
     file: str
     entry: str
     defines: dict[str, Define] = field(default_factory=dict)
     spills: int = 0
+    others: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return " ".join([self.entry, *(f"{name}={value}" for name, value in sorted(self.defines.items()))])
@@ -44,6 +46,7 @@ def shipped() -> Iterator[Shipped]:
     yield from _linear()
     yield from _elementwise()
     yield from _attention()
+    yield from _cache()
 
 
 def _weights() -> Iterator[Shipped]:
@@ -104,3 +107,9 @@ def _attention() -> Iterator[Shipped]:
     for head in HEADS:
         width, slices = slices_of(head)
         yield Shipped("attend_merge.cu", "attend_merge", {"MERGE_DIMS": width * slices})
+
+
+def _cache() -> Iterator[Shipped]:
+    others = ("kv_read", "kv_pack", "kv_unpack", "encode", "decode")
+    for kind in KINDS.values():
+        yield Shipped("kv.cu", "kv_append", {"KV_TYPE": kind.name.upper()}, others=others)

@@ -1,0 +1,142 @@
+// Codes of a vector and back, by type; arithmetic and order of sums are those of polykv/ref, so codes are the same.
+//
+// A type says how a vector becomes codes (`encode`: v.x to v.codes and v.scales) and values (`decode`: back, in the
+// space of the codes). v.x has f.resident values, zeros behind those that there are.
+
+#include "kv_form.cuh"
+#include "kv_rotate.cuh"
+
+#define F16_MAX 65504.0f
+// Longer values cannot be stored, and their squares would overflow; shorter groups count as zero (ref/rotation.py).
+#define LARGEST 1e17f
+#define SMALLEST 1e-10f
+
+__device__ __forceinline__ void clamp_all(float* x, int n, float limit, int lane, int lanes) {
+    for (int i = lane; i < n; i += lanes) x[i] = clamped(x[i], -limit, limit);
+    __syncwarp();
+}
+
+struct F16 {
+    enum { BITS = 16, SCALED = 0, NIBBLES = 0 };
+    __device__ static void encode(Vector& v, const Form& f, const Tables&, int lane, int lanes) {
+        for (int i = lane; i < f.resident; i += lanes) v.codes[i] = f32_to_f16(clamped(v.x[i], -F16_MAX, F16_MAX));
+    }
+    __device__ static void decode(Vector& v, const Form& f, const Tables&, int lane, int lanes) {
+        for (int i = lane; i < f.resident; i += lanes) v.x[i] = f16_to_f32(v.codes[i]);
+    }
+};
+
+// 1 / d, and 0 for a scale that float32 cannot invert.
+__device__ __forceinline__ float inverse_of(float d) { return fabsf(d) >= 1.17549435e-38f ? 1.0f / d : 0.0f; }
+
+// Types with a scale for every 32 values. T says how a scale is found and a value becomes a code, and back.
+template <class T> struct Scalar {
+    __device__ static void encode(Vector& v, const Form& f, const Tables& t, int lane, int lanes) {
+        if (f.turn) {
+            clamp_all(v.x, f.stored, LARGEST, lane, lanes);
+            rotate(v.x, v.y, f.stored, f, t, false, t.numbers[Tables::ENCODE_SCALE], lane, lanes);
+        }
+        for (int i = lane; i < f.resident / 32; i += lanes) {
+            const float d = T::scale(v.x + 32 * i);
+            v.scales[i] = f32_to_f16(d), v.measure[i] = inverse_of(d);
+        }
+        __syncwarp();
+        for (int i = lane; i < f.resident; i += lanes) v.codes[i] = (u16)T::code(v.x[i] * v.measure[i / 32]);
+    }
+    __device__ static void decode(Vector& v, const Form& f, const Tables&, int lane, int lanes) {
+        for (int i = lane; i < f.resident; i += lanes) v.x[i] = f16_to_f32(v.scales[i / 32]) * T::value(v.codes[i]);
+    }
+};
+
+struct Q8_0 : Scalar<Q8_0> {
+    enum { BITS = 8, SCALED = 1, NIBBLES = 0 };
+    __device__ static float scale(const float* x) {
+        float top = 0.0f;
+        for (int i = 0; i < 32; ++i) top = fabsf(x[i]) > top || x[i] != x[i] ? fabsf(x[i]) : top;
+        const float d = top / 127.0f;
+        return d > F16_MAX ? F16_MAX : d;
+    }
+    // Halves away from zero.
+    __device__ static int code(float y) { return (int)clamped(roundf(y), -127.0f, 127.0f) & 255; }
+    __device__ static float value(int code) { return (float)(signed char)code; }
+};
+
+struct Q4_0 : Scalar<Q4_0> {
+    enum { BITS = 4, SCALED = 1, NIBBLES = 1 };
+    // The value of largest magnitude, the first one of several, becomes -8.
+    __device__ static float scale(const float* x) {
+        float peak = x[0];
+        for (int i = 1; i < 32; ++i) peak = fabsf(x[i]) > fabsf(peak) || x[i] != x[i] ? x[i] : peak;
+        return clamped(peak / -8.0f, -F16_MAX, F16_MAX);
+    }
+    __device__ static int code(float y) { return (int)clamped(y + 8.5f, 0.0f, 15.0f); }
+    __device__ static float value(int code) { return (float)(code - 8); }
+};
+
+// Rotated unit vectors, an index of levels for every value and a norm for every group.
+template <int B> struct Levels {
+    enum { BITS = B, SCALED = 0, NIBBLES = 0 };
+
+    // |x| of every group, the squares added one after the other.
+    __device__ static void lengths(float* measure, const float* x, const Form& f, int lane, int lanes) {
+        for (int i = lane; i < f.resident / f.group; i += lanes) {
+            // A chain of additions: what it needs is loaded well before. All groups are whole octets.
+            float sum = 0.0f;
+#pragma unroll 4
+            for (int j = 0; j < f.group / 4; ++j) {
+                const float4 a = ((const float4*)(x + i * f.group))[j];
+                sum += a.x * a.x, sum += a.y * a.y, sum += a.z * a.z, sum += a.w * a.w;
+            }
+            measure[i] = sqrtf(sum);
+        }
+        __syncwarp();
+    }
+
+    // The number of thresholds that are not above y.
+    __device__ static int index(float y, const float* thresholds) {
+        int code = 0;
+#pragma unroll
+        for (int step = 1 << (B - 1); step > 0; step /= 2)
+            if (y >= thresholds[code + step - 1]) code += step;
+        return code;
+    }
+
+    __device__ static void encode(Vector& v, const Form& f, const Tables& t, int lane, int lanes) {
+        const float *thresholds = t.numbers + Tables::THRESHOLDS, *levels = thresholds + (1 << B) - 1;
+        clamp_all(v.x, f.resident, LARGEST, lane, lanes);
+        lengths(v.measure, v.x, f, lane, lanes);
+        for (int i = lane; i < f.resident; i += lanes) {
+            const float n = v.measure[i / f.group];
+            v.x[i] *= n > SMALLEST ? 1.0f / n : 0.0f;
+        }
+        __syncwarp();
+        rotate(v.x, v.y, f.resident, f, t, false, t.numbers[Tables::ENCODE_SCALE], lane, lanes);
+        for (int i = lane; i < f.resident; i += lanes) {
+            v.codes[i] = (u16)index(v.x[i], thresholds);
+            v.x[i] = levels[v.codes[i]] * t.numbers[Tables::UNIT];
+        }
+        __syncwarp();
+        // y is free now: lengths of what the codes stand for.
+        lengths(v.y, v.x, f, lane, lanes);
+        for (int i = lane; i < f.resident / f.group; i += lanes) {
+            const float n = v.measure[i], r = v.y[i];
+            const float norm = (r > SMALLEST ? n / r : n) * t.numbers[Tables::ALPHA];
+            v.scales[i] = f32_to_f16(norm > F16_MAX ? F16_MAX : norm);
+        }
+    }
+    __device__ static void decode(Vector& v, const Form& f, const Tables& t, int lane, int lanes) {
+        const float* levels = t.numbers + Tables::THRESHOLDS + (1 << B) - 1;
+        for (int i = lane; i < f.resident; i += lanes)
+            v.x[i] = levels[v.codes[i]] * t.numbers[Tables::UNIT] * f16_to_f32(v.scales[i / f.group]);
+    }
+};
+
+typedef Levels<2> TURBO2;
+typedef Levels<3> TURBO3;
+typedef Levels<4> TURBO4;
+
+// v.x, decoded, from the space of the codes to the vector's own.
+__device__ __forceinline__ void leave(Vector& v, const Form& f, const Tables& t, int lane, int lanes) {
+    __syncwarp();
+    if (f.turn) rotate(v.x, v.y, f.stored, f, t, true, t.numbers[Tables::DECODE_SCALE], lane, lanes);
+}

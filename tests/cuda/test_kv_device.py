@@ -1,0 +1,67 @@
+"""The cache of the CUDA backend where it differs from others: shared tiles, rows of padding, foreign arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from case_base import vectors
+
+from polykv import ref
+from polykv.cache.codecs import codec
+from polykv.errors import UnsupportedError
+from polykv.fast import cuda
+from polykv.fast.cuda.arrays import asarray, asnumpy
+from polykv.fast.cuda.device import problem
+from polykv.ref.codec import encode_groups
+from polykv.types import Slots
+
+GPU = problem()
+pytestmark = pytest.mark.skipif(GPU is not None, reason=f"no GPU to run on: {GPU}")
+
+TYPES = ("f16", "q8_0", "q4_0", "turbo4", "turbo3", "turbo2")
+
+
+def slots(cells: np.ndarray, size: int) -> Slots:
+    return Slots(asarray((cells // size).astype(np.int32)), asarray((cells % size).astype(np.int32)))
+
+
+@pytest.mark.parametrize("values", [False, True], ids=["k", "v"])
+@pytest.mark.parametrize("name", TYPES)
+def test_many_rows_at_once_are_those_of_the_reference(name: str, values: bool) -> None:
+    """Cells of a tile are written by different warps at the same time, in any order; all bits are the reference's."""
+    c, n, heads, dim, size = codec(name), 4096, 8, 128, 128
+    x = vectors("many", c, "student", n, heads, dim)
+    cells = np.random.default_rng(5).permutation(n).astype(np.int32)
+    arena = cuda.kv_alloc(c, n // size, heads, dim, size, values=values)
+    for rows in (slice(0, n), slice(n // 2, n)):
+        cuda.kv_append(arena, asarray(x[rows]), slots(cells[rows], size))
+    got = asnumpy(cuda.kv_pack(arena, asarray(np.arange(n // size, dtype=np.int32))))
+    want = encode_groups(c, x, c.group(dim))
+    assert np.array_equal(got[cells // size, cells % size], want)
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_rows_of_padding_are_written_nowhere(name: str) -> None:
+    c, every = codec(name), asarray(np.arange(2, dtype=np.int32))
+    arena = cuda.kv_alloc(c, 2, 3, 64, 64)
+    x = vectors("padding", c, "normal", 4, 3, 64)
+    blocks, offsets = asarray(np.array([1, -1, 0, -1], np.int32)), asarray(np.array([63, 63, 0, 1], np.int32))
+    cuda.kv_append(arena, asarray(x), Slots(blocks, offsets))
+    got, want = asnumpy(cuda.kv_pack(arena, every)), np.zeros((2, 64, 3, c.packed_bytes(64)), np.uint8)
+    want[1, 63], want[0, 0] = encode_groups(c, x, c.group(64))[[0, 2]]
+    assert np.array_equal(got, want)
+
+
+def test_arrays_of_others_are_refused() -> None:
+    c, block = codec("q8_0"), asarray(np.zeros(1, np.int32))
+    with pytest.raises(TypeError, match="another backend"):
+        cuda.kv_read(ref.kv_alloc(c, 1, 1, 64, 64), block)
+    arena = cuda.kv_alloc(c, 1, 1, 64, 64)
+    with pytest.raises(TypeError, match="CuPy"):
+        cuda.kv_read(arena, np.zeros(1, np.int32))
+    with pytest.raises(ValueError, match="shape"):
+        cuda.kv_append(arena, asarray(np.zeros((1, 1, 80), np.float32)), Slots(block, block))
+    with pytest.raises(UnsupportedError, match="power of two from 64"):
+        cuda.kv_alloc(c, 1, 1, 64, 32)
+    with pytest.raises(ValueError, match="34 bytes"):
+        cuda.decode(c, asarray(np.zeros((1, 33), np.uint8)), 32)

@@ -1,0 +1,223 @@
+"""Codecs and tiles of the CUDA backend on the host: the kernels' device functions against the reference.
+
+One lane does the work of all (kernels/kv_form.cuh), so what is compared here is what a warp computes, but for who does
+what.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import host
+import numpy as np
+import pytest
+from case_base import seeded, vectors
+
+from polykv import ref
+from polykv.cache.codecs import codec
+from polykv.fast.cuda.forms import Use, host_form, vector_room
+from polykv.fast.cuda.layout import KINDS, TILE, kind_of, pack, slices_of
+from polykv.fast.cuda.levels import levels
+from polykv.ref.codec import encode_groups
+from polykv.ref.lloyd_max import unpack
+from polykv.types import Codec, Family
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("g++") is None, reason="g++ is not installed: device code needs a GPU then"
+)
+
+TYPES = ("f16", "q8_0", "q4_0", "turbo4", "turbo4_ep", "turbo3", "turbo2", "q8_0+r", "q4_0+r")
+DIMS = (64, 72, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+SHIM = """
+#define __syncwarp()
+inline void atomicAnd(unsigned* at, unsigned x) { *at &= x; }
+inline void atomicOr(unsigned* at, unsigned x) { *at |= x; }
+#include "kv_types.cuh"
+#include "kv_tile.cuh"
+#include "kv_bytes.cuh"
+struct Work {
+    u8 memory[16384];
+    Vector v;
+    Form f;
+    Tables t;
+    Work(const Form* form, const Tables& tables) : v(memory, form->room), f(*form), t(tables) {
+        if (Vector::bytes(f.room) > sizeof memory) __builtin_trap();
+    }
+    void load(const float* x) { for (int i = 0; i < f.resident; ++i) v.x[i] = i < f.dim ? x[i] : 0.0f; }
+    void store(float* y) { leave(v, f, t, 0, 1); for (int i = 0; i < f.dim; ++i) y[i] = v.x[i]; }
+};
+extern "C" int bytes(int room) { return Vector::bytes(room); }
+"""
+ENTRY = """
+extern "C" void {entry}_{type}(const Form* form, const float* signs, const signed char* core, const float* numbers,
+                               {source} from, {target} to, int cell) {{
+    Work w(form, {{signs, core, numbers}});
+    {take};
+    {give};
+}}
+"""
+FLOATS, BYTES = "float*", "u8*"
+# entry -> where from, where to, and how.
+HOW = {
+    "append": (
+        FLOATS,
+        BYTES,
+        "w.load(from); {t}::encode(w.v, w.f, w.t, 0, 1)",
+        "tile_put<{t}>(to, w.v, w.f, cell, 0, 1)",
+    ),
+    "unpack": (BYTES, BYTES, "bytes_get<{t}>(w.v, from, w.f, 0, 1)", "tile_put<{t}>(to, w.v, w.f, cell, 0, 1)"),
+    "pack": (BYTES, BYTES, "tile_get<{t}>(w.v, from, w.f, cell, 0, 1)", "bytes_put<{t}>(to, w.v, w.f, 0, 1)"),
+    "read": (
+        BYTES,
+        FLOATS,
+        "tile_get<{t}>(w.v, from, w.f, cell, 0, 1); {t}::decode(w.v, w.f, w.t, 0, 1)",
+        "w.store(to)",
+    ),
+    "encode": (FLOATS, BYTES, "w.load(from); {t}::encode(w.v, w.f, w.t, 0, 1)", "bytes_put<{t}>(to, w.v, w.f, 0, 1)"),
+    "decode": (BYTES, FLOATS, "bytes_get<{t}>(w.v, from, w.f, 0, 1); {t}::decode(w.v, w.f, w.t, 0, 1)", "w.store(to)"),
+}
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    text = SHIM
+    for kind in KINDS.values():
+        for entry, (source, target, take, give) in HOW.items():
+            name = kind.name.upper()
+            take, give = take.format(t=name), give.format(t=name)
+            text += ENTRY.format(entry=entry, type=name, source=source, target=target, take=take, give=give)
+    return host.build(tmp_path_factory.mktemp("host"), text)
+
+
+Run = Callable[..., np.ndarray]
+
+
+@pytest.fixture
+def run(library: ctypes.CDLL) -> Run:
+    def call(entry: str, c: Codec, dim: int, use: Use, source: np.ndarray, target: np.ndarray, cell: int = 0) -> Any:
+        """One vector from `source` to `target`, which is returned."""
+        form = [np.ascontiguousarray(a) for a in host_form(c, dim, use)]
+        ends = host.pointer(source), host.pointer(target)
+        library[f"{entry}_{kind_of(c).name.upper()}"](*map(host.pointer, form), *ends, ctypes.c_int(cell))
+        return target
+
+    return call
+
+
+@pytest.mark.parametrize("room", (32, 64, 96, 128, 192, 256, 512))
+def test_a_vector_has_the_size_that_launches_assume(library: ctypes.CDLL, room: int) -> None:
+    assert library.bytes(ctypes.c_int(room)) == vector_room(room)
+
+
+def in_order(c: Codec, turn: int) -> bool:
+    """Whether results are the reference's to the last bit: cores of rotations are matrix products there, which add up
+    in any order."""
+    return not c.rotated or turn & (turn - 1) == 0
+
+
+def close(c: Codec, turn: int, got: np.ndarray, want: np.ndarray) -> bool:
+    scale = np.abs(want).max(axis=-1, keepdims=True, initial=1e-30)
+    return np.array_equal(got, want) if in_order(c, turn) else bool((np.abs(got - want) <= 3e-6 * scale).all())
+
+
+@pytest.mark.parametrize("dim", DIMS)
+@pytest.mark.parametrize("name", TYPES)
+def test_codes_are_those_of_the_reference(run: Run, name: str, dim: int) -> None:
+    c = codec(name)
+    for kind in ("normal", "student", "outlier", "huge", "zeros", "constant"):
+        x = vectors("host", c, kind, 33, dim)
+        want = encode_groups(c, x, c.group(dim))
+        got = np.stack([run("encode", c, dim, Use.K, row, np.full_like(want[0], 0xA5)) for row in x])
+        # Else a value at the middle between two levels may go either way, and a constant vector has many of them.
+        assert (
+            np.array_equal(got, want) if in_order(c, c.turn(dim)) else kind == "constant" or (got != want).mean() < 2e-3
+        )
+
+
+@pytest.mark.parametrize("dim", (64, 72, 80, 100, 128, 192, 256))
+@pytest.mark.parametrize("name", TYPES)
+def test_exchange_bytes_are_those_of_the_reference(run: Run, name: str, dim: int) -> None:
+    c = codec(name)
+    turn = c.block if c.unit_norm else c.turn(dim)
+    x = vectors("exchange", c, "student", 9, dim)
+    want = ref.encode(c, x)
+    got = np.stack([run("encode", c, dim, Use.EXCHANGE, row, np.full_like(want[0], 0xA5)) for row in x])
+    assert np.array_equal(got, want) if in_order(c, turn) else (got != want).mean() < 2e-3
+    values = np.stack([run("decode", c, dim, Use.EXCHANGE, row, np.zeros(dim, np.float32)) for row in want])
+    assert close(c, turn, values, ref.decode(c, want, dim))
+
+
+@pytest.mark.parametrize("use", [Use.K, Use.V], ids=lambda u: u.name)
+@pytest.mark.parametrize("dim", DIMS)
+@pytest.mark.parametrize("name", TYPES)
+def test_tiles_hold_every_cell(run: Run, name: str, dim: int, use: Use) -> None:
+    """Cells written in any order, over others, come back as they were; and the tile is that of `layout.pack`."""
+    c, rng = codec(name), seeded(f"{name}-{dim}")
+    x = vectors("tiles", c, "zeros", TILE, dim)
+    want = encode_groups(c, x, c.group(dim))
+    tile = rng.integers(0, 256, kind_of(c).tile_bytes(*slices_of(dim)), dtype=np.uint8)
+    for cell in rng.permutation(TILE):
+        run("unpack", c, dim, use, want[cell], tile, int(cell))
+    assert np.array_equal(tile, on_host(c, dim, want, use))
+    got = np.stack([run("pack", c, dim, use, tile, np.full_like(want[0], 0xA5), i) for i in range(TILE)])
+    assert np.array_equal(got, want)
+    arena = ref.kv_alloc(c, 1, 1, dim, TILE)
+    arena.fields["bytes"][0, :, 0] = want
+    values = np.stack([run("read", c, dim, use, tile, np.zeros(dim, np.float32), i) for i in range(TILE)])
+    assert close(c, c.turn(dim), values, ref.kv_read(arena, np.zeros(1, np.int32))[0, :, 0])
+    # Vectors that go to cells as they are encoded.
+    fresh = rng.integers(0, 256, tile.size, dtype=np.uint8)
+    for i in range(TILE):
+        run("append", c, dim, use, x[i], fresh, i)
+    assert np.array_equal(fresh, tile) if in_order(c, c.turn(dim)) else (fresh != tile).mean() < 2e-3
+
+
+def on_host(c: Codec, dim: int, data: np.ndarray, use: Use) -> np.ndarray:
+    """The tile of 32 vectors in packed bytes."""
+    width, slices = slices_of(dim)
+    codes, scales = fields(c, dim, data)
+    wide = np.zeros((1, TILE, width * slices), np.uint16)
+    wide[0, :, : codes.shape[1]] = codes
+    if scales is not None:
+        n = slices if c.unit_norm else width * slices // 32
+        # A norm for every slice; or scales, zero where there are no values.
+        scales = (
+            np.repeat(scales, n // scales.shape[1], axis=1)
+            if c.unit_norm
+            else np.pad(scales, ((0, 0), (0, n - scales.shape[1])))
+        )
+        scales = scales[None]
+    return pack(kind_of(c), wide, scales, width, values=use == Use.V)[0]
+
+
+def fields(c: Codec, dim: int, data: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+    """Codes [n, D'] and scales of packed bytes."""
+    if c.family == Family.F16:
+        return data.view(np.uint16), None
+    if c.unit_norm:
+        norm, codes = unpack(c, data, c.group(dim))
+        return codes.reshape(len(data), -1), norm[..., 0]
+    blocks = data.reshape(len(data), -1, c.block_bytes)
+    scales, codes = np.ascontiguousarray(blocks[..., :2]).view(np.float16)[..., 0], blocks[..., 2:]
+    if c.bits == 4:
+        codes = np.concatenate([codes & 15, codes >> 4], axis=-1)
+    return codes.reshape(len(data), -1), scales
+
+
+@pytest.mark.parametrize("dim", (64, 80, 128, 192, 256))
+@pytest.mark.parametrize("name", ("turbo4", "turbo4_ep", "turbo3", "turbo2"))
+def test_levels_are_what_codes_stand_for(name: str, dim: int) -> None:
+    """As attention reads them: the level of a code is a byte of the table times the unit, to half a unit."""
+    c = codec(name)
+    table, unit = levels(c, dim)
+    whole = table.view(np.int8)[: len(c.centroids)].astype(np.float64)
+    if c.bits == 4:
+        # Magnitudes of the eight below zero come first.
+        assert (whole >= 0).all()
+        whole[:8] *= -1
+    want = np.array(c.centroids) * np.sqrt(c.block / c.group(dim))
+    assert np.abs(whole).max() == 127
+    assert (np.abs(whole * unit - want) <= unit * 0.5001).all()
