@@ -15,7 +15,7 @@ def encode(codec: Codec, x: F32, *, out: U8 | None = None) -> U8:
     *shape, dim = check("x", x, np.float32).shape
     f, n = form_of(codec, dim, Use.EXCHANGE), int(np.prod(shape))
     data: U8 = output(out, (*shape, f.vector_bytes), np.uint8)
-    made = kernel("kv.cu", "encode", KV_TYPE=f.type)
+    made = kernel("kv.cu", "kv_encode", KV_TYPE=f.type)
     launch(made, (-(-n // WARPS),), (32 * WARPS,), (data, *f.tables, x, n), shared=f.shared)
     return data
 
@@ -28,6 +28,6 @@ def decode(codec: Codec, blocks: U8, head_dim: int, *, out: F32 | None = None) -
         raise ValueError(f"vectors of {head_dim} values take {f.vector_bytes} bytes as {codec.name}, not {size}")
     y: F32 = output(out, (*shape, head_dim))
     n = int(np.prod(shape))
-    made = kernel("kv.cu", "decode", KV_TYPE=f.type)
+    made = kernel("kv.cu", "kv_decode", KV_TYPE=f.type)
     launch(made, (-(-n // WARPS),), (32 * WARPS,), (y, *f.tables, blocks, n), shared=f.shared)
     return y

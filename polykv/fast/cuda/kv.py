@@ -110,6 +110,6 @@ def _start(entry: str, a: CudaArena, vectors: int, arguments: tuple[Any, ...]) -
     """Launch a kernel that takes a warp for each vector of an arena."""
     data = heads(a)
     _, n_blocks, tiles, size = data.shape
-    strides = np.uint64(tiles * size), np.uint64(n_blocks * tiles * size)
+    strides = np.int64(tiles * size), np.int64(n_blocks * tiles * size)
     made = kernel("kv.cu", entry, KV_TYPE=a.form.type)
     launch(made, (-(-vectors // WARPS),), (32 * WARPS,), (data, *strides, *arguments), shared=a.form.shared)

@@ -110,6 +110,6 @@ def _attention() -> Iterator[Shipped]:
 
 
 def _cache() -> Iterator[Shipped]:
-    others = ("kv_read", "kv_pack", "kv_unpack", "encode", "decode")
+    others = ("kv_read", "kv_pack", "kv_unpack", "kv_encode", "kv_decode")
     for kind in KINDS.values():
         yield Shipped("kv.cu", "kv_append", {"KV_TYPE": kind.name.upper()}, others=others)

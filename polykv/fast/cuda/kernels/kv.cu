@@ -15,20 +15,20 @@
 
 typedef KV_TYPE Type;
 
-extern __shared__ float4 kv_memory[];
+extern __shared__ float room[];
 
 // The vector that this warp works on.
 __device__ __forceinline__ int number() { return blockIdx.x * KV_WARPS + threadIdx.x / 32; }
 
 __device__ __forceinline__ Vector mine(const Form& f) {
-    return Vector((u8*)kv_memory + threadIdx.x / 32 * Vector::bytes(f.room), f.room);
+    return Vector((u8*)room + threadIdx.x / 32 * Vector::bytes(f.room), f.room);
 }
 
 struct Cells {
     u8* data;
-    unsigned long long block_bytes, head_bytes;
+    long long block_bytes, head_bytes;
     __device__ __forceinline__ u8* tile(const Form& f, int head, int block, int cell) const {
-        return data + head * head_bytes + block * block_bytes + (unsigned long long)(cell / 32) * f.slices * f.slice_bytes;
+        return data + head * head_bytes + block * block_bytes + (long long)(cell / 32) * f.slices * f.slice_bytes;
     }
 };
 
@@ -44,7 +44,7 @@ __device__ __forceinline__ void store(float* y, const Vector& v, const Form& f) 
 
 // x [n, heads, dim] into the cells.
 extern "C" __global__ void KV_BOUNDS
-kv_append(u8* data, unsigned long long block_bytes, unsigned long long head_bytes, const Form* form, const float* signs,
+kv_append(u8* data, long long block_bytes, long long head_bytes, const Form* form, const float* signs,
           const signed char* core, const float* numbers, const float* x, const int* blocks, const int* offsets, int n, int heads) {
     const int row = number() / heads, head = number() % heads;
     if (row >= n) return;
@@ -60,7 +60,7 @@ kv_append(u8* data, unsigned long long block_bytes, unsigned long long head_byte
 
 // y [n, cells, heads, dim] of whole blocks.
 extern "C" __global__ void KV_BOUNDS
-kv_read(u8* data, unsigned long long block_bytes, unsigned long long head_bytes, const Form* form, const float* signs,
+kv_read(u8* data, long long block_bytes, long long head_bytes, const Form* form, const float* signs,
         const signed char* core, const float* numbers, float* y, const int* blocks, int n, int cells, int heads) {
     const int head = number() % heads, cell = number() / heads % cells, i = number() / heads / cells;
     if (i >= n) return;
@@ -75,7 +75,7 @@ kv_read(u8* data, unsigned long long block_bytes, unsigned long long head_bytes,
 
 // Packed bytes [n, cells, heads, vector_bytes] of whole blocks, and back.
 extern "C" __global__ void KV_BOUNDS
-kv_pack(u8* data, unsigned long long block_bytes, unsigned long long head_bytes, const Form* form, u8* bytes,
+kv_pack(u8* data, long long block_bytes, long long head_bytes, const Form* form, u8* bytes,
         const int* blocks, int n, int cells, int heads) {
     const int head = number() % heads, cell = number() / heads % cells, i = number() / heads / cells;
     if (i >= n) return;
@@ -86,7 +86,7 @@ kv_pack(u8* data, unsigned long long block_bytes, unsigned long long head_bytes,
 }
 
 extern "C" __global__ void KV_BOUNDS
-kv_unpack(u8* data, unsigned long long block_bytes, unsigned long long head_bytes, const Form* form, const u8* bytes,
+kv_unpack(u8* data, long long block_bytes, long long head_bytes, const Form* form, const u8* bytes,
           const int* blocks, int n, int cells, int heads) {
     const int head = number() % heads, cell = number() / heads % cells, i = number() / heads / cells;
     if (i >= n) return;
@@ -98,7 +98,7 @@ kv_unpack(u8* data, unsigned long long block_bytes, unsigned long long head_byte
 
 // n vectors as bytes, and back.
 extern "C" __global__ void KV_BOUNDS
-encode(u8* bytes, const Form* form, const float* signs, const signed char* core, const float* numbers, const float* x, int n) {
+kv_encode(u8* bytes, const Form* form, const float* signs, const signed char* core, const float* numbers, const float* x, int n) {
     if (number() >= n) return;
     const Form f = *form;
     Vector v = mine(f);
@@ -108,7 +108,7 @@ encode(u8* bytes, const Form* form, const float* signs, const signed char* core,
 }
 
 extern "C" __global__ void KV_BOUNDS
-decode(float* y, const Form* form, const float* signs, const signed char* core, const float* numbers, const u8* bytes, int n) {
+kv_decode(float* y, const Form* form, const float* signs, const signed char* core, const float* numbers, const u8* bytes, int n) {
     if (number() >= n) return;
     const Form f = *form;
     const Tables t = {signs, core, numbers};
