@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from polykv.cache.codecs import CODECS
-from polykv.fast.cuda import attend as attention
+from polykv.fast.cuda import attend_run as attention
 from polykv.fast.cuda.attend_config import config
 from polykv.fast.cuda.attend_plan import sets_of
 from polykv.fast.cuda.device import cupy, device

@@ -12,7 +12,7 @@ from polykv.fast.cuda.arrays import asarray, asnumpy
 from polykv.fast.cuda.device import cupy
 from polykv.fast.cuda.kv import CudaArena
 from polykv.fast.cuda.weights import DeviceTensor, matrix
-from polykv.types import Codec, Greedy, QuantTensor
+from polykv.types import Codec, Greedy, QuantTensor, Segments
 
 
 class DeviceOps:
@@ -43,8 +43,9 @@ def to_device(x: Any) -> Any:
     """`x` with all arrays and matrices in it on the device; what is there already stays."""
     if isinstance(x, np.ndarray):
         return asarray(x)
-    # Arenas are changed in place, and the constants of codecs are taken there by those who need them.
-    if isinstance(x, DeviceTensor | CudaArena | Codec):
+    # Arenas are changed in place, the constants of codecs are taken there by those who need them, and segments stay on
+    # the host until there is a plan.
+    if isinstance(x, DeviceTensor | CudaArena | Codec | Segments):
         return x
     if isinstance(x, QuantTensor):
         return matrix(x)

@@ -109,6 +109,7 @@ def module(folder: Path) -> ModuleType:
             "minor": 0,
             "totalGlobalMem": 1 << 30,
             "multiProcessorCount": 1,
+            "sharedMemPerMultiprocessor": 228 << 10,
         },
     )
     cp: Any = ModuleType("cupy")

@@ -55,7 +55,7 @@ def expected(q: np.ndarray, k: np.ndarray, v: np.ndarray, seen: np.ndarray, scal
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("pair", PAIRS, ids="/".join)
 def test_attention_is_that_of_the_decoded_values(pair: tuple[str, str], shape: tuple, peak: float) -> None:
-    from polykv.fast.cuda import attend as module
+    from polykv.fast.cuda import attend_run as module
     from polykv.fast.cuda.arrays import asarray, asnumpy
     from polykv.fast.cuda.attend_config import config
     from polykv.fast.cuda.attend_plan import sets_of

@@ -6,14 +6,12 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polykv.cache.codecs import CODECS
-from polykv.errors import UnsupportedError
 from polykv.fast.cuda.attend_config import config
 from polykv.fast.cuda.attend_plan import CELLS, FIRST, HEAD, HEADS, ROW, ROWS, START, TABLE, plan, sets_of
-from polykv.fast.cuda.layout import KINDS, groups_of_k, groups_of_v, kind_of, pack, slices_of
+from polykv.fast.cuda.layout import KINDS, groups_of_k, groups_of_v, pack, slices_of
 from polykv.types import Segment, Segments
 
 TURN, BLOCK = 64, 64
@@ -33,6 +31,8 @@ def step(shared: int, own: list[int]) -> Segments:
     return Segments.of(items, np.array([shared + n - 1 for n in own], np.int32))
 
 
+# A busy machine may take its time.
+@settings(deadline=None)
 @given(
     st.integers(0, 20),
     st.lists(st.integers(1, 300), min_size=1, max_size=9),
@@ -119,8 +119,3 @@ def test_shared_memory_fits(head_dim: int, limit: int) -> None:
                 if limit >= 164 << 10 or max(k.bits, v.bits) < 16:
                     assert made.ctas * (made.shared + 1024) <= limit
                 assert made.stages >= 2 and made.teams * made.slices == 4
-
-
-def test_types_without_a_kernel_are_refused() -> None:
-    with pytest.raises(UnsupportedError, match="turbo3_tcq"):
-        kind_of(CODECS["turbo3_tcq"])

@@ -12,7 +12,14 @@ import pytest
 from polykv.errors import UnsupportedError
 from polykv.fast.cuda.device import describe
 
-H200 = {"name": b"NVIDIA H200", "major": 9, "minor": 0, "totalGlobalMem": 150_754_820_096, "multiProcessorCount": 132}
+H200 = {
+    "name": b"NVIDIA H200",
+    "major": 9,
+    "minor": 0,
+    "totalGlobalMem": 150_754_820_096,
+    "multiProcessorCount": 132,
+    "sharedMemPerMultiprocessor": 228 << 10,
+}
 
 
 def machine(driver: int = 13000, built: int = 13000, count: int = 1, nvrtc: Any = None, **changes: Any) -> Any:

@@ -83,5 +83,10 @@ def test_a_row_does_not_depend_on_the_others(machine: None, kind: WeightType) ->
         assert np.array_equal(part.view(np.uint32), whole[first:last].view(np.uint32))
 
 
+# Their kernels are instructions (asynchronous copies, movmatrix, prmt), or are compared function by function
+# (test_kv_host.py); on a device all cases run.
+ELSEWHERE = {"attend", "encode", "decode", "kv_alloc", "kv_grow", "kv_append", "kv_read", "kv_pack", "kv_unpack"}
+
+
 def test_every_operation_is_picked() -> None:
-    assert {BY_NAME[name].op for name in PICKED} == set(OPERATIONS) - set(MISSING)
+    assert {BY_NAME[name].op for name in PICKED} == set(OPERATIONS) - set(MISSING) - ELSEWHERE

@@ -13,6 +13,7 @@ It is not complete, so `polykv.ops.load` does not offer it; tests/cuda/test_cuda
     kv.py           the cache: tiles written, read, and turned into the bytes of files
 """
 
+from polykv.fast.cuda.attend import attend
 from polykv.fast.cuda.codec import decode, encode
 from polykv.fast.cuda.dequantize import dequantize
 from polykv.fast.cuda.embed import embed
@@ -30,6 +31,7 @@ from polykv.fast.cuda.sample import penalize, sample
 from polykv.fast.cuda.screen import greedy, prepare_head
 
 __all__ = [
+    "attend",
     "decode",
     "dequantize",
     "embed",

@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -16,83 +15,13 @@ import numpy as np
 
 from polykv.errors import UnsupportedError
 from polykv.fast.cuda.arrays import asarray, check, output
-from polykv.fast.cuda.attend_config import WARPS, Config, config
-from polykv.fast.cuda.attend_plan import Plan, plan, sets_of
-from polykv.fast.cuda.compile import kernel, launch
+from polykv.fast.cuda.attend_config import config
+from polykv.fast.cuda.attend_plan import sets_of
+from polykv.fast.cuda.attend_run import run, step_of
 from polykv.fast.cuda.device import cupy, device
 from polykv.fast.cuda.fwht import fwht
-from polykv.fast.cuda.layout import kind_of
-from polykv.fast.cuda.levels import levels
-from polykv.types import F32, Codec, KVArena, LayerKV, Segments
-
-LOG2E = 1.4426950408889634
-MERGE_THREADS, MERGE_DIMS = 512, 32
-
-
-@dataclass(frozen=True, eq=False)
-class Step:
-    """A plan on the device, with what every layer of a step shares: the table of blocks, rows, and partial results."""
-
-    plan: Plan
-    items: Any
-    ptr: Any
-    parts: Any
-    blocks: Any
-    rows: Any
-    positions: Any
-    sums: Any
-    weights: Any
-
-
-def step_of(segments: Segments, made: Config, heads: int, n_kv: int, window: int) -> Step:
-    """The plan of a step for layers of one shape."""
-    slots = device().processors * made.ctas
-    found = plan(segments, heads, n_kv, window, sets=made.sets, turn=made.turn, slots=slots, teams=made.teams)
-    cp, n = cupy(), len(found.items) * n_kv * found.queries
-    tables = (found.items, found.ptr, found.parts, segments.blocks, segments.rows, segments.positions)
-    there = [asarray(a) for a in tables]
-    return Step(found, *there, cp.empty((n, made.width * made.slices), np.float32), cp.empty((n, 2), np.float32))
-
-
-@cache
-def _levels(codec: Codec, head_dim: int, _: int) -> tuple[Any, float]:
-    words, unit = levels(codec, head_dim)
-    return asarray(words), unit
-
-
-@cache
-def _signs(codec: Codec, group: int, _: int) -> tuple[Any, Any]:
-    first, last = codec.signs(group)
-    return asarray(first), asarray(last)
-
-
-def run(step: Step, made: Config, q: F32, k: KVArena, v: KVArena, *, scale: float, window: int, softcap: float) -> Any:
-    """Queries [R, H, D'] in the space of the keys to (out [R, H, D'] in the space of the values, lse [R, H])."""
-    rows, heads, dims = q.shape
-    cp, n_kv, where = cupy(), k.n_kv, cupy().cuda.runtime.getDevice()
-    out, lse = cp.empty((rows, heads, dims), np.float32), cp.empty((rows, heads), np.float32)
-    (k_levels, k_unit), (v_levels, v_unit) = _levels(k.codec, k.head_dim, where), _levels(v.codec, v.head_dim, where)
-    # [blocks, heads, bytes], in whatever order they lie.
-    data = k.fields["data"], v.fields["data"]
-    turns = k.block_size // made.turn
-    arguments = (
-        *(q, step.items, step.rows, step.positions, step.blocks, *data),
-        *(np.uint32(d.strides[0]) for d in data),
-        *(np.int64(d.strides[1]) for d in data),
-        *(turns.bit_length() - 1, heads, heads // n_kv, k_levels, v_levels),
-        *(scale * LOG2E * k_unit, v_unit, softcap, window, step.sums, step.weights),
-    )
-    launch(
-        kernel("attend.cu", "attend", **made.defines()),
-        (len(step.plan.items), n_kv, 1),
-        (32 * WARPS,),
-        arguments,
-        shared=made.shared,
-    )
-    merge = kernel("attend_merge.cu", "attend_merge", MERGE_DIMS=dims)
-    arguments = (step.sums, step.weights, step.ptr, step.parts, out, lse)
-    launch(merge, (rows * heads, dims // MERGE_DIMS), (MERGE_THREADS,), arguments)
-    return out, lse
+from polykv.fast.cuda.layout import codec_limit, kind_of
+from polykv.types import F32, Codec, LayerKV, Segments
 
 
 def attend(
@@ -116,13 +45,24 @@ def attend(
     if rows == 0:
         return result, cupy().empty((0, heads), np.float32)
     k, v = kv.k, kv.v
+    for arena in (k, v):
+        reason = codec_limit(arena.codec, head_dim, arena.block_size)
+        if reason is not None:
+            raise UnsupportedError(reason)
     sets = sets_of(segments, heads // k.n_kv)
-    made = config(*(kind_of(c) for c in (k.codec, v.codec)), head_dim, sets, softcap=softcap > 0, limit=device().shared)
+    capped, limit = softcap > 0, device().shared
+    made = config(kind_of(k.codec), kind_of(v.codec), head_dim, sets, softcap=capped, limit=limit)
     dims = made.width * made.slices
     step = step_of(segments, made, heads, k.n_kv, window)
     y, lse = run(step, made, _into(q, k.codec, dims), k, v, scale=scale, window=window, softcap=softcap)
     result[...] = _out_of(y, v.codec, head_dim)
     return result, lse
+
+
+@cache
+def _signs(codec: Codec, group: int, _: int) -> tuple[Any, Any]:
+    first, last = codec.signs(group)
+    return asarray(first), asarray(last)
 
 
 def _into(q: Any, codec: Codec, dims: int) -> Any:

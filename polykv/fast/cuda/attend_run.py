@@ -1,0 +1,85 @@
+"""One layer's attention on the device: what its layers share, and the two kernels.
+
+step = step_of(segments, made, heads, n_kv, window)
+out, lse = run(step, made, q, k, v, scale=s, window=window, softcap=0.0)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from polykv.fast.cuda.arrays import asarray
+from polykv.fast.cuda.attend_config import WARPS, Config
+from polykv.fast.cuda.attend_plan import Plan, plan
+from polykv.fast.cuda.compile import kernel, launch
+from polykv.fast.cuda.device import cupy, device
+from polykv.fast.cuda.levels import levels
+from polykv.types import F32, Codec, KVArena, Segments
+
+LOG2E = 1.4426950408889634
+MERGE_THREADS, MERGE_DIMS = 512, 32
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """A plan on the device, with what every layer of a step shares: the table of blocks, rows, and partial results."""
+
+    plan: Plan
+    items: Any
+    ptr: Any
+    parts: Any
+    blocks: Any
+    rows: Any
+    positions: Any
+    sums: Any
+    weights: Any
+
+
+def step_of(segments: Segments, made: Config, heads: int, n_kv: int, window: int) -> Step:
+    """The plan of a step for layers of one shape."""
+    slots = device().processors * made.ctas
+    found = plan(segments, heads, n_kv, window, sets=made.sets, turn=made.turn, slots=slots, teams=made.teams)
+    cp, n = cupy(), len(found.items) * n_kv * found.queries
+    tables = (found.items, found.ptr, found.parts, segments.blocks, segments.rows, segments.positions)
+    items, ptr, parts, blocks, rows, positions = (asarray(a) for a in tables)
+    sums, weights = cp.empty((n, made.width * made.slices), np.float32), cp.empty((n, 2), np.float32)
+    return Step(found, items, ptr, parts, blocks, rows, positions, sums, weights)
+
+
+@cache
+def _levels(codec: Codec, head_dim: int, _: int) -> tuple[Any, float]:
+    words, unit = levels(codec, head_dim)
+    return asarray(words), unit
+
+
+def run(step: Step, made: Config, q: F32, k: KVArena, v: KVArena, *, scale: float, window: int, softcap: float) -> Any:
+    """Queries [R, H, D'] in the space of the keys to (out [R, H, D'] in the space of the values, lse [R, H])."""
+    rows, heads, dims = q.shape
+    cp, n_kv, where = cupy(), k.n_kv, cupy().cuda.runtime.getDevice()
+    out, lse = cp.empty((rows, heads, dims), np.float32), cp.empty((rows, heads), np.float32)
+    (k_levels, k_unit), (v_levels, v_unit) = _levels(k.codec, k.head_dim, where), _levels(v.codec, v.head_dim, where)
+    # [blocks, heads, bytes], in whatever order they lie.
+    data = k.fields["data"], v.fields["data"]
+    turns = k.block_size // made.turn
+    arguments = (
+        *(q, step.items, step.rows, step.positions, step.blocks, *data),
+        *(np.uint32(d.strides[0]) for d in data),
+        *(np.int64(d.strides[1]) for d in data),
+        *(turns.bit_length() - 1, heads, heads // n_kv, k_levels, v_levels),
+        *(scale * LOG2E * k_unit, v_unit, softcap, window, step.sums, step.weights),
+    )
+    launch(
+        kernel("attend.cu", "attend", **made.defines()),
+        (len(step.plan.items), n_kv, 1),
+        (32 * WARPS,),
+        arguments,
+        shared=made.shared,
+    )
+    merge = kernel("attend_merge.cu", "attend_merge", MERGE_DIMS=dims)
+    arguments = (step.sums, step.weights, step.ptr, step.parts, out, lse)
+    launch(merge, (rows * heads, dims // MERGE_DIMS), (MERGE_THREADS,), arguments)
+    return out, lse
