@@ -126,5 +126,5 @@ def test_what_is_refused_is_known() -> None:
             assert (cuda.supports_kv(c, codec("f16"), dim, 64) is None) == runs, (c.name, dim)
             assert (cuda.supports_kv(codec("f16"), c, dim, 64) is None) == runs
     assert cuda.supports_kv(codec("q8_0"), codec("turbo3"), 128, 32) == (
-        "kernels of cuda need a block size that is a multiple of 64"
+        "the cuda backend needs a block size that is a power of two from 64 on"
     )
