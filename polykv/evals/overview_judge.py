@@ -36,16 +36,18 @@ class Role(StrEnum):
 
 
 def control_reason(cell: Cell, positions: int, *, rounded: bool = False) -> list[str]:
-    """Why a control fails, if it does: one of its figures is beyond the bar by more than chance (95 %). positions: that
-    were compared. rounded: activations were, which adds to the divergence.
+    """Why a control fails, if it does. positions: that were compared. rounded: activations were, which adds to the
+    divergence.
 
-    A sound type that moves two of a hundred tokens moves four of the first hundred in one run of seven.
+    Over few positions a sound type may fail by chance: one that moves two of a hundred tokens moves four of the first
+    hundred in one run of seven. The bar stays what it is, and the message says that.
     """
-    _, same = wilson(cell["same_top"] * positions, positions)
-    kld = cell["kld"] - Z95 * cell["kld_error"]
-    if same >= CONTROL_SAME and kld <= CONTROL_KLD:
+    if cell["same_top"] >= CONTROL_SAME and cell["kld"] <= CONTROL_KLD:
         return []
+    _, same = wilson(cell["same_top"] * positions, positions)
+    chance = same >= CONTROL_SAME and cell["kld"] - Z95 * cell["kld_error"] <= CONTROL_KLD
     coarse = ", and rounding of activations (--activations q8) adds to it" if rounded else ""
+    coarse += "; with so few positions that may be chance: measure more" if chance else ""
     return [
         f"the control {CONTROL} has the same top token at {cell['same_top']:.1%} of {positions:,} positions and "
         f"divergence {cell['kld']:.3g}; a sound run has at least {CONTROL_SAME:.0%} and at most {CONTROL_KLD:g}{coarse}"

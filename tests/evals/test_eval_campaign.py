@@ -275,21 +275,24 @@ def test_what_makes_an_overview_void(cells: list[dict[str, Any]], reason: str | 
 
 
 @pytest.mark.parametrize(
-    ("same", "kld", "error", "positions", "fails"),
+    ("same", "kld", "error", "positions", "fails", "chance"),
     [
-        (0.99, 0.001, 0.0001, 4000, False),
-        (0.96, 0.001, 0.0001, 4000, True),
-        (0.95, 0.001, 0.0001, 100, False),  # 98 % of all may well be 95 of a hundred
-        (0.90, 0.001, 0.0001, 100, True),
-        (0.99, 0.04, 0.001, 4000, True),
-        (0.99, 0.04, 0.01, 100, False),
-        (0.99, float("nan"), 0.01, 100, True),
+        (0.97, 0.03, 0.0001, 4000, False, False),
+        (0.96, 0.001, 0.0001, 4000, True, False),
+        (0.969, 0.001, 0.0001, 4000, True, True),
+        (0.95, 0.001, 0.0001, 100, True, True),  # 98 % of all may well be 95 of a hundred
+        (0.90, 0.001, 0.0001, 100, True, False),
+        (0.99, 0.04, 0.001, 4000, True, False),
+        (0.99, 0.04, 0.01, 100, True, True),
+        (0.99, float("nan"), 0.01, 100, True, False),
     ],
 )
-def test_the_control_fails_beyond_chance(same: float, kld: float, error: float, positions: int, fails: bool) -> None:
-    figures = {"same_top": same, "kld": kld, "kld_error": error}
-    found = control_reason(figures, positions)
-    assert bool(found) == fails and all(f"{positions:,} positions" in text for text in found)
+def test_the_control_has_a_bar(
+    same: float, kld: float, error: float, positions: int, fails: bool, chance: bool
+) -> None:
+    found = control_reason({"same_top": same, "kld": kld, "kld_error": error}, positions)
+    assert bool(found) == fails
+    assert all(f"{positions:,} positions" in text and ("chance" in text) == chance for text in found)
 
 
 def test_relative_figures_and_verdicts() -> None:
