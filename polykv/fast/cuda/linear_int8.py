@@ -19,13 +19,13 @@ from polykv.types import MatrixType, QuantTensor
 
 # Columns of a tile of W (kernels/tiles.cuh).
 TILE = 128
-# Chunks of 8 rows of x that a block of linear_tiles.cu takes, its rows of W, and its warps, which share the columns.
-CHUNKS = (1, 2, 4)
-TILE_ROWS = 16
+# Of linear_tiles.cu: rows of x that a block takes, rows of W, and warps, which share the columns.
+TILE_ROWS = (1, 8, 16, 32)
+TILE_HEIGHT = 16
 TILE_WARPS = 8
-# Rows of x that a block of linear_few.cu takes, its warps, and the pieces that a lane has on their way at once.
-ROWS = (1, 8)
-WARPS = 4
+# Of linear_few.cu: rows of x that a block takes, warps, and pieces that a lane has on their way at once.
+FEW_ROWS = (1, 8)
+FEW_WARPS = 4
 AHEAD = 2
 # Threads of a block that quantizes, four values each.
 THREADS = 256
@@ -62,20 +62,20 @@ def product(y: Any, w: QuantTensor, x: Int8Rows) -> None:
     """y [R, rows] = x W^T."""
     arguments = (y, own(w), x.codes, x.scales, x.n, w.rows, w.cols)
     if x.tiles:
-        chunks = next((c for c in CHUNKS if x.n <= 8 * c), CHUNKS[-1])
-        made = kernel("linear_tiles.cu", "linear_tiles", **tile_defines(w.type, chunks))
-        launch(made, (-(-w.rows // TILE_ROWS), -(-x.n // (8 * chunks))), (32 * TILE_WARPS,), arguments)
+        rows = next((r for r in TILE_ROWS if x.n <= r), TILE_ROWS[-1])
+        made = kernel("linear_tiles.cu", "linear_tiles", **tile_defines(w.type, rows))
+        launch(made, (-(-w.rows // TILE_HEIGHT), -(-x.n // rows)), (32 * TILE_WARPS,), arguments)
     else:
-        rows = next((r for r in ROWS if x.n <= r), ROWS[-1])
+        rows = next((r for r in FEW_ROWS if x.n <= r), FEW_ROWS[-1])
         made = kernel("linear_few.cu", "linear_few", **few_defines(w.type, rows))
-        launch(made, (-(-w.rows // WARPS) * -(-x.n // rows),), (32 * WARPS,), arguments)
+        launch(made, (-(-w.rows // FEW_WARPS) * -(-x.n // rows),), (32 * FEW_WARPS,), arguments)
 
 
-def tile_defines(kind: MatrixType, chunks: int) -> dict[str, Define]:
-    """The defines of kernels/linear_tiles.cu for a weight type and a number out of CHUNKS."""
-    return {"WEIGHT_TYPE": type_name(kind), "LINEAR_CHUNKS": chunks, "LINEAR_WARPS": TILE_WARPS}
+def tile_defines(kind: MatrixType, rows: int) -> dict[str, Define]:
+    """The defines of kernels/linear_tiles.cu for a weight type and a number out of TILE_ROWS."""
+    return {"WEIGHT_TYPE": type_name(kind), "LINEAR_ROWS": rows, "LINEAR_WARPS": TILE_WARPS}
 
 
 def few_defines(kind: MatrixType, rows: int) -> dict[str, Define]:
-    """The defines of kernels/linear_few.cu for a weight type and a number out of ROWS."""
+    """The defines of kernels/linear_few.cu for a weight type and a number out of FEW_ROWS."""
     return {"WEIGHT_TYPE": type_name(kind), "LINEAR_ROWS": rows, "LINEAR_AHEAD": AHEAD}

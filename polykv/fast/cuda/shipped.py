@@ -12,7 +12,7 @@ from polykv.fast.cuda.attend_config import config
 from polykv.fast.cuda.fwht import SIZES
 from polykv.fast.cuda.glu import GATES
 from polykv.fast.cuda.layout import KINDS, slices_of
-from polykv.fast.cuda.linear_int8 import CHUNKS, ROWS, TILE, few_defines, tile_defines
+from polykv.fast.cuda.linear_int8 import FEW_ROWS, TILE, TILE_ROWS, few_defines, tile_defines
 from polykv.fast.cuda.source import Define
 from polykv.fast.cuda.weights import FIELDS, FLOATS, type_name
 from polykv.types import WEIGHT_BLOCK
@@ -22,7 +22,7 @@ ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 
 # Two blocks on a multiprocessor leave 128 registers a thread: with the sums of 16 or 32 rows of x, the last few words
 # of some types go to memory, once for a thousand weights or more.
-TILE_SPILLS = {1: 0, 2: 64, 4: 256}
+TILE_SPILLS = {1: 0, 8: 0, 16: 64, 32: 256}
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,10 @@ def _linear() -> Iterator[Shipped]:
         yield Shipped("quantize.cu", "quantize_rows", {"QUANTIZE_TILES": tiles})
     for kind in FIELDS:
         # Rows of blocks of 256 values are always whole tiles.
-        for rows in ROWS if WEIGHT_BLOCK[kind][0] < TILE else ():
+        for rows in FEW_ROWS if WEIGHT_BLOCK[kind][0] < TILE else ():
             yield Shipped("linear_few.cu", "linear_few", few_defines(kind, rows))
-        for chunks in CHUNKS:
-            yield Shipped("linear_tiles.cu", "linear_tiles", tile_defines(kind, chunks), TILE_SPILLS[chunks])
+        for rows in TILE_ROWS:
+            yield Shipped("linear_tiles.cu", "linear_tiles", tile_defines(kind, rows), TILE_SPILLS[rows])
         yield Shipped("linear_few_f32.cu", "linear_few_f32", {"WEIGHT_TYPE": type_name(kind)})
     for kind in FLOATS:
         yield Shipped("linear_few_plain.cu", "linear_few_plain", {"WEIGHT_FLOAT": type_name(kind)})

@@ -1,19 +1,22 @@
-// y = x W^T for up to 8 LINEAR_CHUNKS rows x and packed W whose rows are multiples of 128 values, on tensor cores.
+// y = x W^T for up to LINEAR_ROWS rows x and packed W whose rows are multiples of 128 values, on tensor cores.
 //
-// Defines: WEIGHT_TYPE, LINEAR_CHUNKS (1, 2, 4), LINEAR_WARPS (of a block).
+// Defines: WEIGHT_TYPE, LINEAR_ROWS (1, 8, 16, 32), LINEAR_WARPS (of a block).
 // A block has 16 rows of W, its warps share the columns: warp w takes the tiles (tiles.cuh) w, w + LINEAR_WARPS, ... A tile
 // of 16 rows is the operand a of `mma`, 8 rows of x, as int8 in the order of operand b (quantize.cu), the other one. Sums
 // over 32 columns are integers; each is scaled by the scales of its row and column and added in float32. At the end the
 // warps' sums are added in their order. So the order of a row's sums depends on cols alone, for any number of rows.
 //
-// A step (32 columns) costs a warp about 20 instructions for 8 rows of x and 16 of W, a third of what dp4a takes for as
-// many products: memory stays the limit up to 32 rows.
+// A step (32 columns) costs a warp about 40 instructions for 8 rows of x and 16 of W, a quarter of what dp4a takes for as
+// many products: memory stays the limit. For a single row of x the sums of the other columns of c are left out.
 
 #include "mma_s8.cuh"
 #include "tiles_k.cuh"
 #include "weight_type.cuh"
 
 #define LINEAR_TILE 128
+#define LINEAR_CHUNKS ((LINEAR_ROWS + 7) / 8)
+// Of the two columns of c that a lane has, those that are wanted.
+#define LINEAR_COLUMNS (LINEAR_ROWS == 1 ? 1 : 2)
 // Tiles that a warp has on their way at once: 16 rows x 64 bytes each. With many rows of x their sums need the registers.
 #define LINEAR_AHEAD (LINEAR_CHUNKS == 1 ? 2 : 1)
 
@@ -46,29 +49,24 @@ add_step(float (&sums)[4], const Tile<T>& a, const Tile<T>& b, int step, const u
     const uint2 codes = cached8(at);
     const Columns column = columns_of(scales);
     if constexpr (!Tile<T>::HALVES) {
-        // The zero of the codes, as where the sum begins.
-        int c[4];
-        for (int i = 0; i < 4; ++i) c[i] = -T::ZERO * (column.low[i & 1] + column.high[i & 1]);
+        int c[4] = {};
         mma_s8_32(c, a.word(step, 0, q), b.word(step, 0, q), a.word(step, 1, q), b.word(step, 1, q), codes);
-        for (int i = 0; i < 4; ++i) {
+        for (int i = 0; i < 4; i += 3 - LINEAR_COLUMNS) {
             const Tile<T>& w = i < 2 ? a : b;
             const float d = column.d[i & 1];
-            sums[i] = fmaf(w.scale(step), d * (float)c[i], sums[i]);
-            if (T::MINIMUM)
-                sums[i] = fmaf(-w.minimum(step), d * (float)(column.low[i & 1] + column.high[i & 1]), sums[i]);
+            const int sum = column.low[i & 1] + column.high[i & 1];
+            sums[i] = fmaf(w.scale(step), d * (float)(c[i] - T::ZERO * sum), sums[i]);
+            if (T::MINIMUM) sums[i] = fmaf(-w.minimum(step), d * (float)sum, sums[i]);
         }
     } else {
-        int c[4], e[4];
-        for (int i = 0; i < 4; ++i) {
-            c[i] = -T::ZERO * column.low[i & 1];
-            e[i] = -T::ZERO * column.high[i & 1];
-        }
+        int c[4] = {}, e[4] = {};
         mma_s8_16(c, a.word(step, 0, q), b.word(step, 0, q), codes.x);
         mma_s8_16(e, a.word(step, 1, q), b.word(step, 1, q), codes.y);
-        for (int i = 0; i < 4; ++i) {
+        for (int i = 0; i < 4; i += 3 - LINEAR_COLUMNS) {
             const Tile<T>& w = i < 2 ? a : b;
             const float d = column.d[i & 1];
-            const int sum = w.factor(step, 0) * c[i] + w.factor(step, 1) * e[i];
+            const int first = c[i] - T::ZERO * column.low[i & 1], second = e[i] - T::ZERO * column.high[i & 1];
+            const int sum = w.factor(step, 0) * first + w.factor(step, 1) * second;
             sums[i] = fmaf(w.scale(), d * (float)sum, sums[i]);
             if (T::MINIMUM) {
                 const int least = w.offset(step, 0) * column.low[i & 1] + w.offset(step, 1) * column.high[i & 1];
