@@ -96,7 +96,7 @@ attend(const float* __restrict__ q, const Item* __restrict__ items, const int* _
         const bool used = query < item.rows * item.heads;
         const int row = used ? rows[item.row + query / item.heads] : 0, head = kv * group + item.head + query % item.heads;
         const float* from = q + ((long long)row * n_heads + head) * DIMS;
-        float x[ATT_WIDTH / 32][8], top = 0;
+        float x[ATT_WIDTH / 32][8], top = 0, spoilt = 0;
 #pragma unroll
         for (int d = 0; d < ATT_SLICES; d++)
 #pragma unroll
@@ -107,12 +107,16 @@ attend(const float* __restrict__ q, const Item* __restrict__ items, const int* _
 #pragma unroll
                 for (int i = 0; i < 8; i++) {
                     top = fmaxf(top, fabsf(y[i]));
+                    // NaN and infinity would round to some integer: they go to the unit instead, and so to all scores.
+                    spoilt += 0.0f * y[i];
                     if (d == slice) x[s][i] = y[i];
                 }
             }
         top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
         top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-        scores.prepare(m, x, top, k_unit, g, t);
+        spoilt += __shfl_xor_sync(~0u, spoilt, 1);
+        spoilt += __shfl_xor_sync(~0u, spoilt, 2);
+        scores.prepare(m, x, top, k_unit + spoilt, g, t);
         const int at = used ? positions[row] : -1;
         position[m] = __shfl_sync(~0u, at, 8 * t);
         lowest = min(lowest, __reduce_min_sync(~0u, used ? at : 0x7FFFFFFF));
