@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from case_base import vectors
+from case_base import normal, seeded, vectors
 
 from polykv import ref
 from polykv.cache.codecs import codec
 from polykv.errors import UnsupportedError
 from polykv.fast import cuda
 from polykv.fast.cuda.arrays import asarray, asnumpy
-from polykv.fast.cuda.device import problem
+from polykv.fast.cuda.device import cupy, problem
+from polykv.fast.cuda.kv import write
 from polykv.ref.codec import encode_groups
-from polykv.types import Slots
+from polykv.types import Angles, Slots
 
 GPU = problem()
 pytestmark = pytest.mark.skipif(GPU is not None, reason=f"no GPU to run on: {GPU}")
@@ -52,6 +53,24 @@ def test_rows_of_padding_are_written_nowhere(name: str) -> None:
     assert np.array_equal(got, want)
 
 
+@pytest.mark.parametrize("name", TYPES)
+def test_steps_before_the_codes_are_those_of_kernels_of_their_own(name: str) -> None:
+    """Bias, norm, rope and factors in the kernel that codes, on columns of a wider array."""
+    c, rng, n, heads, dim = codec(name), seeded(name), 7, 2, 64
+    wide = asarray(normal(rng, n, 5 * dim))
+    x = wide[:, dim : 3 * dim].reshape(n, heads, dim)
+    bias, factors, norm = (asarray(normal(rng, *shape)) for shape in ((heads, dim), (heads, dim), (dim,)))
+    angles = Angles(asarray(normal(rng, n, 16)), asarray(normal(rng, n, 16)), False)
+    places, every = slots(np.arange(3, 3 + n, dtype=np.int32), 64), asarray(np.zeros(1, np.int32))
+    once, apart = (cuda.kv_alloc(c, 1, heads, dim, 64) for _ in range(2))
+    write(once, x, places, bias=bias, norm=norm, eps=1e-5, angles=angles, factors=factors)
+    y = cuda.rope(cuda.rms_norm(cupy().ascontiguousarray(x) + bias, norm, 1e-5), angles) * factors
+    cuda.kv_append(apart, y, places)
+    got, want = (asnumpy(cuda.kv_read(a, every)) for a in (once, apart))
+    assert np.abs(got - want).max() <= 1e-3 * np.abs(want).max()
+    assert np.mean(got != want) < 0.01
+
+
 def test_arrays_of_others_are_refused() -> None:
     c, block = codec("q8_0"), asarray(np.zeros(1, np.int32))
     with pytest.raises(TypeError, match="another backend"):
@@ -63,5 +82,5 @@ def test_arrays_of_others_are_refused() -> None:
         cuda.kv_append(arena, asarray(np.zeros((1, 1, 80), np.float32)), Slots(block, block))
     with pytest.raises(UnsupportedError, match="power of two from 64"):
         cuda.kv_alloc(c, 1, 1, 64, 32)
-    with pytest.raises(ValueError, match="34 bytes"):
-        cuda.decode(c, asarray(np.zeros((1, 33), np.uint8)), 32)
+    with pytest.raises(ValueError, match="68 bytes"):
+        cuda.decode(c, asarray(np.zeros((1, 67), np.uint8)), 64)

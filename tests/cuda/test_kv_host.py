@@ -14,7 +14,7 @@ from typing import Any
 import host
 import numpy as np
 import pytest
-from case_base import seeded, vectors
+from case_base import normal, seeded, vectors
 
 from polykv import ref
 from polykv.cache.codecs import codec
@@ -23,7 +23,7 @@ from polykv.fast.cuda.layout import KINDS, TILE, kind_of, pack, slices_of
 from polykv.fast.cuda.levels import levels
 from polykv.ref.codec import encode_groups
 from polykv.ref.lloyd_max import unpack
-from polykv.types import Codec, Family
+from polykv.types import Angles, Codec, Family
 
 pytestmark = pytest.mark.skipif(
     shutil.which("g++") is None, reason="g++ is not installed: device code needs a GPU then"
@@ -38,6 +38,7 @@ inline void atomicOr(unsigned* at, unsigned x) { *at |= x; }
 #include "kv_types.cuh"
 #include "kv_tile.cuh"
 #include "kv_bytes.cuh"
+#include "kv_prepare.cuh"
 struct Work {
     u8 memory[16384];
     Vector v;
@@ -49,6 +50,16 @@ struct Work {
     void load(const float* x) { for (int i = 0; i < f.resident; ++i) v.x[i] = i < f.dim ? x[i] : 0.0f; }
     void store(float* y) { leave(v, f, t, 0, 1); for (int i = 0; i < f.dim; ++i) y[i] = v.x[i]; }
 };
+extern "C" void prepared(float* x, int dim, int heads, const float* bias, const float* norm, double eps, const float* c,
+                         const float* s, int half, int interleaved, const float* factors) {
+    alignas(16) static u8 memory[16384];
+    Vector v(memory, 512);
+    for (int head = 0; head < heads; ++head) {
+        memcpy(v.x, x + head * dim, 4 * dim);
+        prepare(v, dim, head, {bias, norm, factors, c, s, eps, half, interleaved}, 0, 1);
+        memcpy(x + head * dim, v.x, 4 * dim);
+    }
+}
 extern "C" int bytes(int room) { return Vector::bytes(room); }
 """
 ENTRY = """
@@ -221,3 +232,31 @@ def test_levels_are_what_codes_stand_for(name: str, dim: int) -> None:
     want = np.array(c.centroids) * np.sqrt(c.block / c.group(dim))
     assert np.abs(whole).max() == 127
     assert (np.abs(whole * unit - want) <= unit * 0.5001).all()
+
+
+@pytest.mark.parametrize("interleaved", [False, True], ids=["halves", "pairs"])
+@pytest.mark.parametrize(("dim", "half"), [(64, 32), (80, 16), (256, 128)])
+def test_new_keys_are_prepared_as_the_reference_does(
+    library: ctypes.CDLL, dim: int, half: int, interleaved: bool
+) -> None:
+    """Bias, norm, rope and factors, all of them and each alone; absent steps change nothing."""
+    rng, heads, eps = seeded(f"prepare-{dim}-{half}"), 3, 1e-5
+    x, bias, factors = (normal(rng, heads, dim) for _ in range(3))
+    norm, turns = normal(rng, dim), rng.uniform(0, 7, (1, half))
+    angles = Angles(np.cos(turns).astype(np.float32), np.sin(turns).astype(np.float32), interleaved)
+    for steps in (0, 1, 2, 4, 8, 15):
+        got, want = x.copy(), x
+        want = want + bias if steps & 1 else want
+        want = ref.rms_norm(want, norm, eps) if steps & 2 else want
+        want = ref.rope(want[None], angles)[0] if steps & 4 else want
+        want = want * factors if steps & 8 else want
+        given = [
+            host.pointer(a) if steps & bit else None
+            for a, bit in ((bias, 1), (norm, 2), (angles.cos, 4), (angles.sin, 4), (factors, 8))
+        ]
+        sizes = ctypes.c_int(half), ctypes.c_int(interleaved)
+        counts = ctypes.c_int(dim), ctypes.c_int(heads)
+        library.prepared(host.pointer(got), *counts, *given[:2], ctypes.c_double(eps), *given[2:4], *sizes, given[4])
+        # Squares are added in another order, in float64: the last bit may differ.
+        assert np.abs(got - want).max() <= 3e-7 * np.abs(want).max(), steps
+        assert steps & 2 or np.array_equal(got, want)

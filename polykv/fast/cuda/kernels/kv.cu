@@ -8,6 +8,7 @@
 #include "kv_types.cuh"
 #include "kv_tile.cuh"
 #include "kv_bytes.cuh"
+#include "kv_prepare.cuh"
 
 #define KV_WARPS 4
 #define KV_BOUNDS __launch_bounds__(32 * KV_WARPS, 8)
@@ -42,10 +43,13 @@ __device__ __forceinline__ void store(float* y, const Vector& v, const Form& f) 
     for (int i = threadIdx.x % 32; i < f.dim; i += 32) y[i] = v.x[i];
 }
 
-// x [n, heads, dim] into the cells.
+// x [n, heads, dim] into the cells, rows `pitch` floats apart; what comes before it is coded is in kv_prepare.cuh, angles
+// [n, half].
 extern "C" __global__ void KV_BOUNDS
 kv_append(u8* data, long long block_bytes, long long head_bytes, const Form* form, const float* signs,
-          const signed char* core, const float* numbers, const float* x, const int* blocks, const int* offsets, int n, int heads) {
+          const signed char* core, const float* numbers, const float* x, const int* blocks, const int* offsets, int n,
+          int heads, int pitch, const float* bias, const float* norm, double eps, const float* cosines, const float* sines,
+          int half, int interleaved, const float* factors) {
     const int row = number() / heads, head = number() % heads;
     if (row >= n) return;
     // All that does not depend on the vector is asked for at once.
@@ -53,7 +57,10 @@ kv_append(u8* data, long long block_bytes, long long head_bytes, const Form* for
     const Form f = *form;
     if (block < 0) return;
     Vector v = mine(f);
-    load(v, f, x + (long long)number() * f.dim);
+    load(v, f, x + (long long)row * pitch + head * f.dim);
+    const long long angle = (long long)row * half;
+    const Steps steps = {bias, norm, factors, cosines ? cosines + angle : cosines, sines + angle, eps, half, interleaved};
+    prepare(v, f.dim, head, steps, LANE);
     Type::encode(v, f, {signs, core, numbers}, LANE);
     tile_put<Type>(Cells{data, block_bytes, head_bytes}.tile(f, head, block, cell), v, f, cell % 32, LANE);
 }
