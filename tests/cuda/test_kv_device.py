@@ -12,9 +12,9 @@ from polykv.errors import UnsupportedError
 from polykv.fast import cuda
 from polykv.fast.cuda.arrays import asarray, asnumpy
 from polykv.fast.cuda.device import cupy, problem
-from polykv.fast.cuda.kv import write
+from polykv.fast.cuda.kv_write import KeySteps, New, write, write_both
 from polykv.ref.codec import encode_groups
-from polykv.types import Angles, Slots
+from polykv.types import Angles, LayerKV, Slots
 
 GPU = problem()
 pytestmark = pytest.mark.skipif(GPU is not None, reason=f"no GPU to run on: {GPU}")
@@ -62,13 +62,19 @@ def test_steps_before_the_codes_are_those_of_kernels_of_their_own(name: str) -> 
     bias, factors, norm = (asarray(normal(rng, *shape)) for shape in ((heads, dim), (heads, dim), (dim,)))
     angles = Angles(asarray(normal(rng, n, 16)), asarray(normal(rng, n, 16)), False)
     places, every = slots(np.arange(3, 3 + n, dtype=np.int32), 64), asarray(np.zeros(1, np.int32))
-    once, apart = (cuda.kv_alloc(c, 1, heads, dim, 64) for _ in range(2))
-    write(once, x, places, bias=bias, norm=norm, eps=1e-5, angles=angles, factors=factors)
-    y = cuda.rope(cuda.rms_norm(cupy().ascontiguousarray(x) + bias, norm, 1e-5), angles) * factors
-    cuda.kv_append(apart, y, places)
-    got, want = (asnumpy(cuda.kv_read(a, every)) for a in (once, apart))
-    assert np.abs(got - want).max() <= 1e-3 * np.abs(want).max()
-    assert np.mean(got != want) < 0.01
+    alone, k, apart = (cuda.kv_alloc(c, 1, heads, dim, 64) for _ in range(3))
+    v, plain = (cuda.kv_alloc(codec("turbo3"), 1, heads, dim, 64, values=True) for _ in range(2))
+    new, steps = New(x, bias, factors), KeySteps(norm, 1e-5, angles)
+    write(alone, new, places, steps)
+    write_both(LayerKV(k, v), new, New(x, factors=bias), places, steps)
+    x = cupy().ascontiguousarray(x)
+    cuda.kv_append(apart, cuda.rope(cuda.rms_norm(x + bias, norm, 1e-5), angles) * factors, places)
+    cuda.kv_append(plain, x * bias, places)
+    found = [asnumpy(cuda.kv_pack(a, every)) for a in (k, alone, apart, v, plain)]
+    assert np.array_equal(found[0], found[1])
+    # The mean square of a head is added up in another order.
+    assert np.mean(found[0] != found[2]) < 0.01
+    assert np.array_equal(found[3], found[4])
 
 
 def test_arrays_of_others_are_refused() -> None:

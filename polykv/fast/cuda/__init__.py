@@ -10,7 +10,7 @@ It is not complete, so `polykv.ops.load` does not offer it; tests/cuda/test_cuda
     weights.py      weight matrices on the device, cut into fields
     layout.py       tiles of codes as attention reads them, and which codecs lie so
     forms.py        what kernels are told about a codec at a head_dim
-    kv.py           the cache: tiles written, read, and turned into the bytes of files
+    kv.py           the cache: tiles read, and turned into the bytes of files and back; kv_write.py: new cells
 """
 
 from polykv.fast.cuda.attend import attend
@@ -20,7 +20,8 @@ from polykv.fast.cuda.embed import embed
 from polykv.fast.cuda.fwht import fwht
 from polykv.fast.cuda.glu import glu
 from polykv.fast.cuda.head import head
-from polykv.fast.cuda.kv import kv_alloc, kv_append, kv_grow, kv_pack, kv_read, kv_unpack
+from polykv.fast.cuda.kv import kv_alloc, kv_grow, kv_pack, kv_read, kv_unpack
+from polykv.fast.cuda.kv_write import kv_append
 from polykv.fast.cuda.limits import supports_kv, supports_weight
 from polykv.fast.cuda.linear import linear
 from polykv.fast.cuda.merge import merge

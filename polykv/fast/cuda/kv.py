@@ -17,7 +17,7 @@ from polykv.fast.cuda.compile import kernel, launch
 from polykv.fast.cuda.device import cupy
 from polykv.fast.cuda.forms import WARPS, Form, Use, form_of
 from polykv.fast.cuda.layout import TILE, codec_limit, kind_of, slices_of
-from polykv.types import F32, I32, U8, Angles, Codec, KVArena, Slots
+from polykv.types import F32, I32, U8, Codec, KVArena
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,56 +68,6 @@ def heads(arena: CudaArena) -> Any:
     return arena.fields["data"].swapaxes(0, 1)
 
 
-def kv_append(arena: KVArena, x: F32, slots: Slots) -> None:
-    """Encode x [R, n_kv, D] into the cells `slots`, of which none is named twice.
-
-    Rows whose block is negative are left out: a graph that was captured for more rows than there are has such ones.
-    """
-    check("x", x, np.float32)
-    write(arena, x, slots)
-
-
-def write(
-    arena: KVArena,
-    x: F32,
-    slots: Slots,
-    *,
-    bias: F32 | None = None,
-    norm: F32 | None = None,
-    eps: float = 0.0,
-    angles: Angles | None = None,
-    factors: F32 | None = None,
-) -> None:
-    """`kv_append` of factors * rope(rms_norm(x + bias) * norm), in one kernel; steps without arguments are left out.
-
-    x [R, n_kv, D]: rows may lie apart (columns of a product for Q, K and V). bias, factors [n_kv, D]; norm [D].
-    """
-    a = own(arena)
-    shape, (n, pitch) = (a.n_kv, a.head_dim), _rows(x, a)
-    blocks = check("the blocks of slots", slots.blocks, np.int32, n)
-    offsets = check("the offsets of slots", slots.offsets, np.int32, n)
-    for name, factor in (("bias", bias), ("factors", factors)):
-        if factor is not None:
-            check(name, factor, np.float32, *shape)
-    if norm is not None:
-        check("norm", norm, np.float32, a.head_dim)
-    cosines, sines, half, interleaved = None, None, 0, 0
-    if angles is not None:
-        half, interleaved = angles.cos.shape[1], int(angles.interleaved)
-        cosines, sines = (check("angles", each, np.float32, n, half) for each in (angles.cos, angles.sin))
-    steps = pitch, bias, norm, np.float64(eps), cosines, sines, half, interleaved, factors
-    _start("kv_append", a, n * a.n_kv, (*a.form.tables, x, blocks, offsets, n, a.n_kv, *steps))
-
-
-def _rows(x: Any, a: CudaArena) -> tuple[int, int]:
-    """Number of rows of x [R, n_kv, D], and floats from one to the next; TypeError or ValueError as `check` raises."""
-    if x.ndim != 3 or (len(x) and x.strides[1:] != (4 * a.head_dim, 4)):
-        raise ValueError(f"x has shape {tuple(x.shape)}, not rows of [{a.n_kv}, {a.head_dim}] in one piece each")
-    for row in x[:1]:
-        check("a row of x", row, np.float32, a.n_kv, a.head_dim)
-    return len(x), x.strides[0] // 4
-
-
 def kv_read(arena: KVArena, blocks: I32) -> F32:
     """Decoded true-space values [n, block_size, n_kv, D] of whole blocks."""
     a = own(arena)
@@ -146,8 +96,13 @@ def kv_unpack(arena: KVArena, blocks: I32, data: U8) -> None:
 
 def _start(entry: str, a: CudaArena, vectors: int, arguments: tuple[Any, ...]) -> None:
     """Launch a kernel that takes a warp for each vector of an arena."""
+    made = kernel("kv.cu", entry, KV_TYPE=a.form.type)
+    grid = (-(-vectors // WARPS),)
+    launch(made, grid, (32 * WARPS,), (*place(a), *arguments), shared=a.form.shared)
+
+
+def place(a: CudaArena) -> tuple[Any, ...]:
+    """Where its tiles are: data, bytes from block to block and from head to head."""
     data = heads(a)
     _, n_blocks, tiles, size = data.shape
-    strides = np.int64(tiles * size), np.int64(n_blocks * tiles * size)
-    made = kernel("kv.cu", entry, KV_TYPE=a.form.type)
-    launch(made, (-(-vectors // WARPS),), (32 * WARPS,), (data, *strides, *arguments), shared=a.form.shared)
+    return data, np.int64(tiles * size), np.int64(n_blocks * tiles * size)

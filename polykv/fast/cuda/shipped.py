@@ -113,3 +113,7 @@ def _cache() -> Iterator[Shipped]:
     others = ("kv_read", "kv_pack", "kv_unpack", "kv_encode", "kv_decode")
     for kind in KINDS.values():
         yield Shipped("kv.cu", "kv_append", {"KV_TYPE": kind.name.upper()}, others=others)
+    # Pairs are compiled when they are asked for. Here is every type once: what it does is the same as K and as V.
+    kinds = list(KINDS.values())
+    for k, v in zip(kinds[::2], kinds[1::2], strict=True):
+        yield Shipped("kv_both.cu", "kv_append_both", {"KV_K": k.name.upper(), "KV_V": v.name.upper()})

@@ -5,64 +5,24 @@
 // Cells are given as blocks [n] and offsets [n], or as all `cells` cells of blocks [n] in order. A block of one head is
 // tile after tile; blocks are `block_bytes` apart and heads `head_bytes`. Rows whose block is negative are left out.
 
-#include "kv_types.cuh"
-#include "kv_tile.cuh"
+#include "kv_warp.cuh"
 #include "kv_bytes.cuh"
-#include "kv_prepare.cuh"
-
-#define KV_WARPS 4
-#define KV_BOUNDS __launch_bounds__(32 * KV_WARPS, 8)
-#define LANE (threadIdx.x % 32), 32
 
 typedef KV_TYPE Type;
 
-extern __shared__ float room[];
-
-// The vector that this warp works on.
-__device__ __forceinline__ int number() { return blockIdx.x * KV_WARPS + threadIdx.x / 32; }
-
-__device__ __forceinline__ Vector mine(const Form& f) {
-    return Vector((u8*)room + threadIdx.x / 32 * Vector::bytes(f.room), f.room);
-}
-
-struct Cells {
-    u8* data;
-    long long block_bytes, head_bytes;
-    __device__ __forceinline__ u8* tile(const Form& f, int head, int block, int cell) const {
-        return data + head * head_bytes + block * block_bytes + (long long)(cell / 32) * f.slices * f.slice_bytes;
-    }
-};
-
-__device__ __forceinline__ void load(Vector& v, const Form& f, const float* x) {
-    for (int i = threadIdx.x % 32; i < f.resident; i += 32) v.x[i] = i < f.dim ? x[i] : 0.0f;
-    __syncwarp();
-}
-
 __device__ __forceinline__ void store(float* y, const Vector& v, const Form& f) {
     __syncwarp();
+#pragma unroll 1
     for (int i = threadIdx.x % 32; i < f.dim; i += 32) y[i] = v.x[i];
 }
 
-// x [n, heads, dim] into the cells, rows `pitch` floats apart; what comes before it is coded is in kv_prepare.cuh, angles
-// [n, half].
 extern "C" __global__ void KV_BOUNDS
 kv_append(u8* data, long long block_bytes, long long head_bytes, const Form* form, const float* signs,
-          const signed char* core, const float* numbers, const float* x, const int* blocks, const int* offsets, int n,
-          int heads, int pitch, const float* bias, const float* norm, double eps, const float* cosines, const float* sines,
-          int half, int interleaved, const float* factors) {
-    const int row = number() / heads, head = number() % heads;
-    if (row >= n) return;
-    // All that does not depend on the vector is asked for at once.
-    const int block = blocks[row], cell = offsets[row];
-    const Form f = *form;
-    if (block < 0) return;
-    Vector v = mine(f);
-    load(v, f, x + (long long)row * pitch + head * f.dim);
-    const long long angle = (long long)row * half;
-    const Steps steps = {bias, norm, factors, cosines ? cosines + angle : cosines, sines + angle, eps, half, interleaved};
-    prepare(v, f.dim, head, steps, LANE);
-    Type::encode(v, f, {signs, core, numbers}, LANE);
-    tile_put<Type>(Cells{data, block_bytes, head_bytes}.tile(f, head, block, cell), v, f, cell % 32, LANE);
+          const signed char* core, const float* numbers, const float* x, int pitch, const float* bias, const float* factors,
+          const int* blocks, const int* offsets, int n, int heads, const float* norm, double eps, const float* cosines,
+          const float* sines, int half, int interleaved) {
+    append<Type>({{data, block_bytes, head_bytes}, form, {signs, core, numbers}, x, pitch, bias, factors},
+                 {blocks, offsets, n, heads, norm, eps, cosines, sines, half, interleaved});
 }
 
 // y [n, cells, heads, dim] of whole blocks.

@@ -10,6 +10,7 @@ __device__ __forceinline__ void signed_by(float* x, int n, int turn, float scale
 }
 
 __device__ __forceinline__ void times_core(float* x, float* y, int n, int m, const signed char* core, int lane, int lanes) {
+#pragma unroll 1
     for (int i = lane; i < n; i += lanes) {
         const int row = i % m;
         float sum = 0.0f;
@@ -17,6 +18,7 @@ __device__ __forceinline__ void times_core(float* x, float* y, int n, int m, con
         y[i] = sum;
     }
     __syncwarp();
+#pragma unroll 1
     for (int i = lane; i < n; i += lanes) x[i] = y[i];
     __syncwarp();
 }

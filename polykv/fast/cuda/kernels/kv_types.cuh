@@ -12,6 +12,7 @@
 #define SMALLEST 1e-10f
 
 __device__ __forceinline__ void clamp_all(float* x, int n, float limit, int lane, int lanes) {
+#pragma unroll 1
     for (int i = lane; i < n; i += lanes) x[i] = clamped(x[i], -limit, limit);
     __syncwarp();
 }
@@ -19,9 +20,11 @@ __device__ __forceinline__ void clamp_all(float* x, int n, float limit, int lane
 struct F16 {
     enum { BITS = 16, SCALED = 0, NIBBLES = 0 };
     __device__ static void encode(Vector& v, const Form& f, const Tables&, int lane, int lanes) {
+#pragma unroll 1
         for (int i = lane; i < f.resident; i += lanes) v.codes[i] = f32_to_f16(clamped(v.x[i], -F16_MAX, F16_MAX));
     }
     __device__ static void decode(Vector& v, const Form& f, const Tables&, int lane, int lanes) {
+#pragma unroll 1
         for (int i = lane; i < f.resident; i += lanes) v.x[i] = f16_to_f32(v.codes[i]);
     }
 };
@@ -36,14 +39,17 @@ template <class T> struct Scalar {
             clamp_all(v.x, f.stored, LARGEST, lane, lanes);
             rotate(v.x, v.y, f.stored, f, t, false, t.numbers[Tables::ENCODE_SCALE], lane, lanes);
         }
+#pragma unroll 1
         for (int i = lane; i < f.resident / 32; i += lanes) {
             const float d = T::scale(v.x + 32 * i);
             v.scales[i] = f32_to_f16(d), v.measure[i] = inverse_of(d);
         }
         __syncwarp();
+#pragma unroll 1
         for (int i = lane; i < f.resident; i += lanes) v.codes[i] = (u16)T::code(v.x[i] * v.measure[i / 32]);
     }
     __device__ static void decode(Vector& v, const Form& f, const Tables&, int lane, int lanes) {
+#pragma unroll 1
         for (int i = lane; i < f.resident; i += lanes) v.x[i] = f16_to_f32(v.scales[i / 32]) * T::value(v.codes[i]);
     }
 };
@@ -79,6 +85,7 @@ template <int B> struct Levels {
 
     // |x| of every group, the squares added one after the other.
     __device__ static void lengths(float* measure, const float* x, const Form& f, int lane, int lanes) {
+#pragma unroll 1
         for (int i = lane; i < f.resident / f.group; i += lanes) {
             // A chain of additions: what it needs is loaded well before. All groups are whole octets.
             float sum = 0.0f;
@@ -105,12 +112,14 @@ template <int B> struct Levels {
         const float *thresholds = t.numbers + Tables::THRESHOLDS, *levels = thresholds + (1 << B) - 1;
         clamp_all(v.x, f.resident, LARGEST, lane, lanes);
         lengths(v.measure, v.x, f, lane, lanes);
+#pragma unroll 1
         for (int i = lane; i < f.resident; i += lanes) {
             const float n = v.measure[i / f.group];
             v.x[i] *= n > SMALLEST ? 1.0f / n : 0.0f;
         }
         __syncwarp();
         rotate(v.x, v.y, f.resident, f, t, false, t.numbers[Tables::ENCODE_SCALE], lane, lanes);
+#pragma unroll 1
         for (int i = lane; i < f.resident; i += lanes) {
             v.codes[i] = (u16)index(v.x[i], thresholds);
             v.x[i] = levels[v.codes[i]] * t.numbers[Tables::UNIT];
@@ -118,6 +127,7 @@ template <int B> struct Levels {
         __syncwarp();
         // y is free now: lengths of what the codes stand for.
         lengths(v.y, v.x, f, lane, lanes);
+#pragma unroll 1
         for (int i = lane; i < f.resident / f.group; i += lanes) {
             const float n = v.measure[i], r = v.y[i];
             const float norm = (r > SMALLEST ? n / r : n) * t.numbers[Tables::ALPHA];
@@ -126,6 +136,7 @@ template <int B> struct Levels {
     }
     __device__ static void decode(Vector& v, const Form& f, const Tables& t, int lane, int lanes) {
         const float* levels = t.numbers + Tables::THRESHOLDS + (1 << B) - 1;
+#pragma unroll 1
         for (int i = lane; i < f.resident; i += lanes)
             v.x[i] = levels[v.codes[i]] * t.numbers[Tables::UNIT] * f16_to_f32(v.scales[i / f.group]);
     }

@@ -1,0 +1,69 @@
+// A warp and its vector; and new vectors into cells.
+
+#include "kv_types.cuh"
+#include "kv_tile.cuh"
+#include "kv_prepare.cuh"
+
+#define KV_WARPS 4
+#define KV_BOUNDS __launch_bounds__(32 * KV_WARPS, 8)
+#define LANE (threadIdx.x % 32), 32
+
+extern __shared__ float room[];
+
+// The vector that this warp works on.
+__device__ __forceinline__ int number() { return blockIdx.x * KV_WARPS + threadIdx.x / 32; }
+
+__device__ __forceinline__ Vector mine(const Form& f) {
+    return Vector((u8*)room + threadIdx.x / 32 * Vector::bytes(f.room), f.room);
+}
+
+struct Cells {
+    u8* data;
+    long long block_bytes, head_bytes;
+    __device__ __forceinline__ u8* tile(const Form& f, int head, int block, int cell) const {
+        return data + head * head_bytes + block * block_bytes + (long long)(cell / 32) * f.slices * f.slice_bytes;
+    }
+};
+
+__device__ __forceinline__ void load(Vector& v, const Form& f, const float* x) {
+#pragma unroll 1
+    for (int i = threadIdx.x % 32; i < f.resident; i += 32) v.x[i] = i < f.dim ? x[i] : 0.0f;
+    __syncwarp();
+}
+
+// New vectors of one side of a layer, [n, heads, dim], rows `pitch` floats apart, and where they go; bias and factors
+// are steps of kv_prepare.cuh.
+struct Side {
+    Cells cells;
+    const Form* form;
+    Tables tables;
+    const float* x;
+    int pitch;
+    const float *bias, *factors;
+};
+
+// The cells, and steps for K alone: the norm, and angles [n, half].
+struct New {
+    const int *blocks, *offsets;
+    int n, heads;
+    const float* norm;
+    double eps;
+    const float *cosines, *sines;
+    int half, interleaved;
+};
+
+template <class T> __device__ __forceinline__ void append(const Side& s, const New& to) {
+    const int row = number() / to.heads, head = number() % to.heads;
+    if (row >= to.n) return;
+    // All that does not depend on the vector is asked for at once.
+    const int block = to.blocks[row], cell = to.offsets[row];
+    const Form f = *s.form;
+    if (block < 0) return;
+    Vector v = mine(f);
+    load(v, f, s.x + (long long)row * s.pitch + head * f.dim);
+    const long long angle = (long long)row * to.half;
+    const float* cosines = to.cosines ? to.cosines + angle : to.cosines;
+    prepare(v, f.dim, head, {s.bias, to.norm, s.factors, cosines, to.sines + angle, to.eps, to.half, to.interleaved}, LANE);
+    T::encode(v, f, s.tables, LANE);
+    tile_put<T>(s.cells.tile(f, head, block, cell), v, f, cell % 32, LANE);
+}

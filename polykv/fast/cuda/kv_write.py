@@ -1,0 +1,102 @@
+"""New keys and values into cells (kv_append of `polykv.ref.storage`), with what comes before they are coded.
+
+    K: factors * rope(norm * rms_norm(k + bias))        V: factors * (v + bias)        each step where there is one
+
+`write_both` is what a step of a model calls: one launch a layer. K and V may be columns of the product for Q, K and V.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from polykv.fast.cuda.arrays import check
+from polykv.fast.cuda.compile import kernel, launch
+from polykv.fast.cuda.forms import WARPS
+from polykv.fast.cuda.kv import CudaArena, own, place
+from polykv.types import F32, Angles, KVArena, LayerKV, Slots
+
+
+@dataclass(frozen=True, eq=False)
+class New:
+    """New vectors [R, n_kv, D] of one side, whose rows may lie apart. bias, factors [n_kv, D]: added to them at first,
+    and multiplied by at last."""
+
+    x: F32
+    bias: F32 | None = None
+    factors: F32 | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class KeySteps:
+    """Steps of keys alone, between bias and factors: norm [D] of every head, then the angles of the rows."""
+
+    norm: F32 | None = None
+    eps: float = 0.0
+    angles: Angles | None = None
+
+
+def kv_append(arena: KVArena, x: F32, slots: Slots) -> None:
+    """Encode x [R, n_kv, D] into the cells `slots`, of which none is named twice.
+
+    Rows whose block is negative are left out: a graph that was captured for more rows than there are has such ones.
+    """
+    check("x", x, np.float32)
+    write(arena, New(x), slots)
+
+
+def write(arena: KVArena, new: New, slots: Slots, steps: KeySteps | None = None) -> None:
+    """`kv_append` after the steps, in one kernel."""
+    a = own(arena)
+    arguments = (*_side(a, new), *_cells(a, new, slots, steps or KeySteps()))
+    made = kernel("kv.cu", "kv_append", KV_TYPE=a.form.type)
+    launch(made, (_blocks(a, new),), (32 * WARPS,), arguments, shared=a.form.shared)
+
+
+def write_both(kv: LayerKV, k: New, v: New, slots: Slots, steps: KeySteps | None = None) -> None:
+    """K and V of a layer, in one kernel."""
+    a, b = own(kv.k), own(kv.v)
+    if (len(k.x), a.n_kv, a.head_dim) != (len(v.x), b.n_kv, b.head_dim):
+        raise ValueError("K and V of a layer have the same rows, heads and dims")
+    arguments = (*_side(a, k), *_side(b, v), *_cells(a, k, slots, steps or KeySteps()))
+    made = kernel("kv_both.cu", "kv_append_both", KV_K=a.form.type, KV_V=b.form.type)
+    shared = max(a.form.shared, b.form.shared)
+    launch(made, (_blocks(a, k), 2), (32 * WARPS,), arguments, shared=shared)
+
+
+def _blocks(a: CudaArena, new: New) -> int:
+    return -(-len(new.x) * a.n_kv // WARPS)
+
+
+def _side(a: CudaArena, new: New) -> tuple[Any, ...]:
+    """Arguments that kernels take for each side."""
+    for name, each in (("bias", new.bias), ("factors", new.factors)):
+        if each is not None:
+            check(name, each, np.float32, a.n_kv, a.head_dim)
+    return (*place(a), *a.form.tables, new.x, _pitch(new.x, a), new.bias, new.factors)
+
+
+def _cells(a: CudaArena, new: New, slots: Slots, steps: KeySteps) -> tuple[Any, ...]:
+    """Arguments for both sides, and for keys alone."""
+    n, norm, angles = len(new.x), steps.norm, steps.angles
+    blocks = check("the blocks of slots", slots.blocks, np.int32, n)
+    offsets = check("the offsets of slots", slots.offsets, np.int32, n)
+    if norm is not None:
+        check("norm", norm, np.float32, a.head_dim)
+    cells = blocks, offsets, n, a.n_kv, norm, np.float64(steps.eps)
+    if angles is None:
+        return (*cells, None, None, 0, 0)
+    half = angles.cos.shape[1]
+    cosines, sines = (check("angles", each, np.float32, n, half) for each in (angles.cos, angles.sin))
+    return (*cells, cosines, sines, half, int(angles.interleaved))
+
+
+def _pitch(x: Any, a: CudaArena) -> int:
+    """Floats from one row of x [R, n_kv, D] to the next; TypeError or ValueError as `check` raises."""
+    if x.ndim != 3 or (len(x) and x.strides[1:] != (4 * a.head_dim, 4)):
+        raise ValueError(f"x has shape {tuple(x.shape)}, not rows of [{a.n_kv}, {a.head_dim}] in one piece each")
+    for row in x[:1]:
+        check("a row of x", row, np.float32, a.n_kv, a.head_dim)
+    return int(x.strides[0]) // 4
