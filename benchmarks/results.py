@@ -3,8 +3,8 @@
     python benchmarks/results.py                          # measure what is missing, then rewrite the tables
     python benchmarks/results.py --models smollm2 --tables   # rewrite the tables only
 
-One file per model and length, `results/kld-MODEL-TOKENS.json`; a file that is there is not measured again. The long
-windows take hours on two cores. Tables stand in docs/RESULTS.md between two marks.
+One file per model and length, `results/kld-MODEL-TOKENS.json`; a file that has all types is not measured again, and one
+that was begun goes on (`.jsonl`, which goes when all is there). Tables stand in docs/RESULTS.md between two marks.
 """
 
 from __future__ import annotations
@@ -45,16 +45,20 @@ def file_of(model: str, tokens: int) -> Path:
 
 
 def measure(model: str, tokens: int, windows: int) -> None:
-    """One result, unless it is there."""
-    path = file_of(model, tokens)
+    """One result, unless it is there with all types."""
+    path, wanted = file_of(model, tokens), (*PLAIN, *OTHER, *STAGED)
     if path.exists():
-        print(f"{path.name} is there")
-        return
-    kvs = [word for kv in (*PLAIN, *OTHER, *STAGED) for word in ("--kv", kv)]
+        missing = set(wanted) - {cell["kv"] for cell in Result.load(path).cells}
+        print(f"{path.name} is there" + f" without {', '.join(sorted(missing))}" * bool(missing))
+        if not missing:
+            return
+    kvs = [word for kv in wanted for word in ("--kv", kv)]
     size = ["--ctx", str(tokens), "--windows", str(windows)]
-    code = run(["eval", "kld", "-m", model, *size, *kvs, "--out", str(path)])
+    begun = path.with_suffix(".jsonl")
+    code = run(["eval", "kld", "-m", model, *size, *kvs, "--store", str(begun), "--out", str(path)])
     if code:
         raise SystemExit(code)
+    begun.unlink()
 
 
 def with_tables(page: str) -> str:
@@ -73,7 +77,8 @@ def blocks() -> list[str]:
         result = Result.load(path)
         (table,) = tables(result)
         name, made = result.stamp["model"]["name"], result.stamp
-        how = f"Commit {made['commit']}, {made['date'][:10]}, {made['backend']}, activations {made['activations']}."
+        where = f"{made['backend']} on {made['machine']['processor']}, activations {made['activations']}"
+        how = f"Commit {made['commit']}, {made['date'][:10]}, {where}."
         title = f"### {name}, {result.settings['ctx']:,} tokens"
         found.append("\n\n".join([title, rows(table), f"{table.title.capitalize()}. {how}"]))
     return found

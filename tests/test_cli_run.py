@@ -160,8 +160,8 @@ def test_remarks_that_nobody_can_read_cost_no_answer(stream: str) -> None:
     [
         (("ask", "DOC", "-q", "x", "--save", "/no/such/folder/pool"), "cannot be written"),
         (("ask", "DOC", "-q", "x", "--save", "/dev/null"), "not a regular file"),
-        (("ask", "DOC", "-q", "x", "--temperature", "nan"), "temperature is nan"),
-        (("generate", "x", "--top-p", "nan"), "top_p is nan"),
+        (("ask", "DOC", "-q", "x", "--temperature", "nan"), "nan is not a finite number"),
+        (("generate", "x", "--top-p", "nan"), "nan is not a finite number"),
         (("generate", "x", "--stop", ""), "stop must be"),
         (("chat", "--seed", str(2**64)), "seed is"),
         (("calibrate", "DOC", "-o", "/no/such/folder/factors"), "cannot be written"),

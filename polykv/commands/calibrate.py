@@ -9,6 +9,7 @@ import click
 from polykv.cache.equalize import Rule
 from polykv.commands.ask import read_document
 from polykv.commands.compiling import Compiling
+from polykv.commands.numbers import Number
 from polykv.commands.options import backend_option, json_option, model_option
 from polykv.commands.output import Output
 from polykv.whole_file import check_writable
@@ -26,7 +27,7 @@ RULES = [rule.value for rule in Rule]
 @click.option("--values", type=click.Path(dir_okay=False), default=None, help="Also a file for the factors of V.")
 @click.option("--rule", type=click.Choice(RULES), default=RULES[0], show_default=True, help="How factors are chosen.")
 @click.option(
-    "--strength", type=click.FloatRange(0, 1, min_open=True), default=0.5, show_default=True, help="Of the rule innerq."
+    "--strength", type=Number(0, 1, min_open=True), default=0.5, show_default=True, help="Of the rule innerq."
 )
 @click.option("--tokens", type=click.IntRange(min=1), default=4096, show_default=True, help="Tokens of TEXT to read.")
 @backend_option

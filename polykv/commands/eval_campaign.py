@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from polykv.commands.eval_store import open_store, store_option
 from polykv.commands.options import chain
 from polykv.commands.output import Output
 from polykv.errors import ConfigError
@@ -17,11 +17,7 @@ if TYPE_CHECKING:
     from polykv.evals.result import Cell
 
 campaign_options = chain(
-    click.option(
-        "--store",
-        type=click.Path(dir_okay=False, path_type=Path),
-        help="Keep cells here as they are done; what is there is not measured again.",
-    ),
+    store_option,
     click.option(
         "--workers",
         type=click.IntRange(min=1),
@@ -36,11 +32,10 @@ campaign_options = chain(
 def carry_out(tasks: list[Task], values: dict[str, Any], output: Output) -> list[Cell]:
     """Cells of all tasks, in their order; one that failed has its settings `kv`, `ctx` and `role`, and an error."""
     from polykv.evals.campaign import run
-    from polykv.evals.store import Store, alone
 
-    executor, path = _executor(values), values["store"]
-    with nullcontext() if path is None else alone(path), output.progress("measuring", unit="cells") as update:
-        outcomes = run(tasks, executor, None if path is None else Store(path), update)
+    executor = _executor(values)
+    with open_store(values["store"], output) as store, output.progress("measuring", unit="cell") as update:
+        outcomes = run(tasks, executor, store, update)
     return [
         o if "error" not in o else {**{name: t.settings[name] for name in ("kv", "ctx", "role")}, **o}
         for t, o in zip(tasks, outcomes, strict=True)
@@ -56,10 +51,10 @@ def factors(values: dict[str, Any], kv: str, layers: int) -> dict[str, Any]:
     """Codebooks and calibration that a pair is stored with: exact types go without."""
     from polykv.evals.arms import takes_codebooks, takes_factors
 
-    found = values["calibration"] if takes_factors(kv, layers) else None
+    found = {name: values[name] if takes_factors(kv, layers) else None for name in ("calibration", "calibration_v")}
     return {
         "codebooks": [str(Path(b).absolute()) for b in values["codebooks"]] if takes_codebooks(kv, layers) else [],
-        "calibration": None if found is None else str(Path(found).absolute()),
+        **{name: None if path is None else str(Path(path).absolute()) for name, path in found.items()},
     }
 
 

@@ -9,7 +9,11 @@ import click
 
 from polykv.commands.compiling import Compiling
 from polykv.commands.eval_options import (
+    ANY,
     DEFAULT_ARMS,
+    FILES,
+    SHARE,
+    SIZE,
     base_option,
     below,
     check_files,
@@ -24,7 +28,9 @@ from polykv.commands.eval_options import (
     show,
     start_threads,
 )
+from polykv.commands.eval_store import open_store, store_option
 from polykv.commands.eval_text import corpus_option, describe_corpus, read_corpus
+from polykv.commands.numbers import Number
 from polykv.commands.output import Output
 from polykv.evals.overview_judge import CONTROL, control_reason, not_finite
 
@@ -36,16 +42,17 @@ if TYPE_CHECKING:
     from polykv.evals.result import Cell, Result
     from polykv.evals.windows import Window
 
-FLOORS = ("kld", "kld_p99", "same_top", "ln_ppl_ratio")
+FLOORS = {"kld": SIZE, "kld_p99": SIZE, "same_top": SHARE, "ln_ppl_ratio": ANY}
 HIGHER = frozenset({"same_top"})
 _WINDOWS = (
     corpus_option,
+    store_option,
     click.option("--ctx", type=click.IntRange(min=2), default=512, show_default=True, help="Tokens of a window."),
     click.option("--windows", type=click.IntRange(min=1), default=8, show_default=True, help="The most that are read."),
     click.option("--decode", is_flag=True, help="Read the scored half token by token, as decoding does. Slower."),
     click.option(
         "--max-ppl",
-        type=click.FloatRange(min=1),
+        type=Number(min=1),
         default=100.0,
         show_default=True,
         help="A model with a higher perplexity does not know the text: the result is void.",
@@ -69,18 +76,21 @@ def ppl(as_json: bool, out: Path | None, kvs: tuple[str, ...], **values: Any) ->
     Windows are cut and scored as llama.cpp's perplexity tool does, so the figures can be laid side by side.
     """
     from polykv.evals.divergence import perplexity
+    from polykv.evals.kept import Kept
     from polykv.evals.perplexity import score
 
     output = Output(as_json)
-    check_files(values, out=out)
+    check_files(values, out=out, store=values["store"])
     setting, windows, text = _open(values)
     arms = open_arms(setting, kvs, values)
     cells: list[Cell] = []
-    for arm in arms:
-        with Compiling(setting.ops.name), output.progress(arm.name) as update:
-            nll = score(windows, arm, setting, counting(update, arm.name))
-        value, error = perplexity(nll)
-        cells.append({"kv": arm.name, "positions": nll.size, "ppl": value, "ppl_error": error})
+    with open_store(values["store"], output) as store:
+        kept = Kept.of("ppl", setting, store)
+        for arm in arms:
+            with Compiling(setting.ops.name), output.progress(arm.name) as update:
+                nll = score(windows, arm, setting, counting(update, arm.name), kept)
+            value, error = perplexity(nll)
+            cells.append({"kv": arm.name, "positions": nll.size, "ppl": value, "ppl_error": error})
     # A pair that ruins the model says nothing about the text.
     best = min(cells, key=lambda c: c["ppl"] if math.isfinite(c["ppl"]) else math.inf)
     invalid = _strange(best["kv"], best["ppl"], values["max_ppl"]) + _void(setting, arms, cells, values["ctx"])
@@ -113,16 +123,22 @@ def kld(
     """
     from polykv.evals.arms import make_arm
     from polykv.evals.divergence import by_depth, figures, perplexity
+    from polykv.evals.kept import Kept
     from polykv.evals.perplexity import compare
 
     output = Output(as_json)
-    check_files(values, out=out)
+    check_files(values, out=out, store=values["store"])
     limits = read_floors(floors, FLOORS)
     setting, windows, text = _open(values)
     asked = kvs or DEFAULT_ARMS
     arms = open_arms(setting, asked if no_control or CONTROL in asked else (CONTROL, *asked), values)
-    with Compiling(setting.ops.name), output.progress("reading") as update:
-        found = compare(windows, make_arm(setting, base), arms, setting, counting(update, "reading"))
+    with (
+        open_store(values["store"], output) as store,
+        Compiling(setting.ops.name),
+        output.progress("reading") as update,
+    ):
+        kept = Kept.of("kld", setting, store)
+        found = compare(windows, make_arm(setting, base), arms, setting, counting(update, "reading"), kept)
     cells = [
         {
             "kv": kv,
@@ -140,7 +156,7 @@ def kld(
     invalid = _strange(base, base_ppl, values["max_ppl"]) + _void(setting, arms, cells, values["ctx"])
     if not no_control:
         control = next(c for c in cells if c["kv"] == CONTROL)
-        invalid += control_reason(control, values["activations"] == "q8")
+        invalid += control_reason(control, control["positions"], rounded=values["activations"] == "q8")
     used = values | text | {"base": base, "base_ppl": base_ppl, "no_control": no_control}
     result = _result("kld", setting, used, windows, cells)
     if base == CONTROL and not no_control:
@@ -185,7 +201,7 @@ def _result(kind: str, setting: Setting, values: dict[str, Any], windows: list[W
     from polykv.evals.result import Result
     from polykv.evals.stamp import stamp
 
-    names = ("corpus", "text", "ctx", "decode", "max_ppl", "base", "base_ppl", "no_control", "calibration", "codebooks")
+    names = ("corpus", "text", "ctx", "decode", "max_ppl", "base", "base_ppl", "no_control", *FILES)
     settings = {name: values[name] for name in names if name in values}
     settings |= {"windows": len(windows), "positions": sum(w.scored for w in windows)}
     made = stamp(setting.model, backend=setting.ops.name, activations=setting.activations, threads=values["threads"])

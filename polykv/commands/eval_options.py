@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from polykv.commands.options import (
     Decorator,
     backend_option,
     calibration_option,
+    calibration_v_option,
     chain,
     codebook_option,
     json_option,
@@ -28,7 +30,14 @@ if TYPE_CHECKING:
 
 DEFAULT_ARMS = ("f16", "q8_0", "q8_0/turbo3")
 # Options that name a file to read -> what click calls their value.
-_SOURCES = {"model": "model", "corpus": "corpus", "prompts": "file", "calibration": "calibration"}
+_SOURCES = {
+    "model": "model",
+    "corpus": "corpus",
+    "haystack-file": "haystack_file",
+    "prompts": "file",
+    "calibration": "calibration",
+    "calibration-v": "calibration_v",
+}
 
 
 def arms_option(default: tuple[str, ...]) -> Decorator:
@@ -53,26 +62,33 @@ out_option = click.option(
 
 def model_options_for(default: tuple[str, ...]) -> Decorator:
     """What is measured on which model. default: as for `arms_option`."""
-    return chain(model_option, arms_option(default), codebook_option, calibration_option, backend_option)
+    return chain(
+        model_option, arms_option(default), codebook_option, calibration_option, calibration_v_option, backend_option
+    )
 
 
 model_options = model_options_for(DEFAULT_ARMS)
 run_options = chain(activations_option, threads_option, out_option, json_option)
 
 
-def floor_option(names: tuple[str, ...]) -> Decorator:
+# What floors may be, by figure: from, to.
+SHARE, SIZE, ANY = (0.0, 1.0), (0.0, math.inf), (-math.inf, math.inf)
+Floors = dict[str, tuple[float, float]]
+
+
+def floor_option(names: Iterable[str]) -> Decorator:
     """--floor NAME=VALUE, for figures of these names."""
     text = f"Exit with 1 if a type is worse: NAME=VALUE, names {', '.join(names)}; may be repeated."
     return click.option("--floor", "floors", multiple=True, metavar="NAME=VALUE", help=text)
 
 
-def read_floors(texts: tuple[str, ...], names: tuple[str, ...]) -> dict[str, float]:
+def read_floors(texts: tuple[str, ...], names: Floors) -> dict[str, float]:
     """Limits by name.
 
-    >>> read_floors(("kld=0.05",), ("kld", "same_top"))
+    >>> read_floors(("kld=0.05",), {"kld": SIZE, "same_top": SHARE})
     {'kld': 0.05}
 
-    Raises ConfigError for an unknown name or what is no number.
+    Raises ConfigError for an unknown name, what is no finite number, or one that the figure cannot have.
     """
     found = {}
     for text in texts:
@@ -81,8 +97,12 @@ def read_floors(texts: tuple[str, ...], names: tuple[str, ...]) -> dict[str, flo
             limit = float(value)
         except ValueError:
             limit = float("nan")
-        if name not in names or limit != limit:
+        if name not in names or not math.isfinite(limit):
             raise ConfigError(f"--floor {text}: it takes NAME=VALUE with one of the names {', '.join(names)}")
+        low, high = names[name]
+        if not low <= limit <= high:
+            to = f"{low:g} or more" if high == math.inf else f"from {low:g} to {high:g}"
+            raise ConfigError(f"--floor {text}: {name} is {to}")
         found[name] = limit
     return found
 
@@ -151,7 +171,7 @@ def open_arms(setting: Setting, kvs: tuple[str, ...], values: dict[str, Any]) ->
     from polykv.cache.calibration_file import read_calibration
     from polykv.evals.arms import make_arm, takes_codebooks, takes_factors
 
-    factors = read_calibration(values["calibration"], None) if values["calibration"] else None
+    factors = read_calibration(values["calibration"], values["calibration_v"])
     wanted, n = tuple(dict.fromkeys(kvs or DEFAULT_ARMS)), len(setting.model.config.layers)
     if values["codebooks"]:
         check_codebooks(wanted, n)
@@ -166,6 +186,10 @@ def open_arms(setting: Setting, kvs: tuple[str, ...], values: dict[str, Any]) ->
     ]
 
 
+# Settings that `describe_files` gives.
+FILES = ("calibration", "calibration_v", "codebooks")
+
+
 def describe_files(values: dict[str, Any]) -> dict[str, Any]:
     """For the settings of a result: calibration and codebooks as names without folders, and what tells them from others
     of that name. Raises ConfigError when one cannot be read."""
@@ -177,9 +201,9 @@ def describe_files(values: dict[str, Any]) -> dict[str, Any]:
         except OSError as e:
             raise ConfigError(f"{path}: cannot be read: {e.strerror or e}") from None
 
-    factors = values["calibration"]
+    factors = {name: values[name] for name in ("calibration", "calibration_v")}
     return {
-        "calibration": None if factors is None else named(factors),
+        **{name: None if path is None else named(path) for name, path in factors.items()},
         "codebooks": [named(book) for book in values["codebooks"]],
     }
 

@@ -9,6 +9,9 @@ import click
 
 from polykv.commands.eval_campaign import campaign_options, carry_out, factors, whole_name
 from polykv.commands.eval_options import (
+    FILES,
+    SHARE,
+    SIZE,
     base_option,
     below,
     check_codebooks,
@@ -25,6 +28,7 @@ from polykv.commands.eval_options import (
 )
 from polykv.commands.eval_report import report_options, write_reports
 from polykv.commands.eval_text import corpus_option, describe_corpus, read_corpus
+from polykv.commands.numbers import Number
 from polykv.commands.options import json_option
 from polykv.commands.output import Output
 from polykv.errors import ConfigError
@@ -36,7 +40,10 @@ if TYPE_CHECKING:
     from polykv.evals.result import Cell, Result
 
 DEFAULT = ("q8_0", "q8_0/turbo3", "turbo4", "turbo4+c/turbo3,sink=4", "turbo3", "q4_0+r")
-FLOORS = ("kld", "kld_p99", "same_top", "real_frac", "mean_tv", "recall", "decode_ratio", "prefill_ratio", "smaller")
+FLOORS = {
+    **dict.fromkeys(("same_top", "real_frac", "mean_tv", "recall"), SHARE),
+    **dict.fromkeys(("kld", "kld_p99", "decode_ratio", "prefill_ratio", "smaller"), SIZE),
+}
 HIGHER = frozenset({"same_top", "recall", "decode_ratio", "prefill_ratio", "smaller"})
 COUNT = click.IntRange(min=1)
 
@@ -50,8 +57,8 @@ COUNT = click.IntRange(min=1)
 @click.option("--prompts", type=COUNT, default=6, show_default=True, help="Prompts of the gate.")
 @click.option("--length", type=click.IntRange(min=64), default=500, show_default=True, help="Their tokens.")
 @click.option("--tokens", type=COUNT, default=48, show_default=True, help="Tokens after each.")
-@click.option("--bar", type=click.FloatRange(0, 1), default=0.15, show_default=True, help="Of the gate.")
-@click.option("--max-ppl", type=click.FloatRange(min=1), default=100.0, show_default=True, help="See `eval kld`.")
+@click.option("--bar", type=Number(0, 1), default=0.15, show_default=True, help="Of the gate.")
+@click.option("--max-ppl", type=Number(min=1), default=100.0, show_default=True, help="See `eval kld`.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @floor_option(FLOORS)
 @campaign_options
@@ -97,7 +104,7 @@ def _judge(cells: list[Cell], values: dict[str, Any], asked: tuple[str, ...], li
         judged += here
         notes += remarks(here)
     stamps = [c.pop("stamp") for c in judged if "stamp" in c]
-    names = ("base", "corpus", "text", "calibration", "codebooks", "windows", "prompts", "length", "tokens")
+    names = ("base", "corpus", "text", *FILES, "windows", "prompts", "length", "tokens")
     settings = {name: values[name] for name in (*names, "bar", "max_ppl", "seed")} | {"kv": list(asked)}
     result = Result("overview", stamps[0] if stamps else {}, settings, judged).judge(void, worse)
     result.notes = list(dict.fromkeys(notes))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,9 +11,10 @@ from click.core import ParameterSource
 from polykv.commands.ask import read_document
 from polykv.commands.compiling import Compiling
 from polykv.commands.eval_options import (
-    check_out,
+    check_files,
     conclude,
     counting,
+    describe_files,
     floor_option,
     model_options,
     open_arms,
@@ -23,7 +23,9 @@ from polykv.commands.eval_options import (
     show,
     start_threads,
 )
-from polykv.commands.eval_text import corpus_option, read_corpus
+from polykv.commands.eval_store import open_store, store_option
+from polykv.commands.eval_text import corpus_option, describe_corpus, read_corpus
+from polykv.commands.numbers import Number
 from polykv.commands.options import Decorator
 from polykv.commands.output import Output
 from polykv.errors import ConfigError
@@ -32,14 +34,14 @@ if TYPE_CHECKING:
     from polykv.evals.haystack import Essay
     from polykv.evals.sample import Task
 
-FLOORS = ("score",)
+FLOORS = {"score": (0.0, 100.0)}
 # Tokens that the numbers which are given may take.
 COUNT_ROOM = 64
 
 _samples = click.option("--samples", type=click.IntRange(min=1), default=10, show_default=True, help="Of each task.")
 _seed = click.option("--seed", type=click.IntRange(min=0), default=42, show_default=True)
 _time_limit = click.option(
-    "--time-limit", type=click.FloatRange(min=0, min_open=True), default=None, help="Seconds for one answer."
+    "--time-limit", type=Number(min=0, min_open=True), default=None, help="Seconds for one answer."
 )
 _depths = click.option(
     "--depths", default=None, metavar="N,N,...", help="Where the needle stands, in percent of the text."
@@ -65,7 +67,7 @@ def _tasks(names: str, default: str) -> Decorator:
 
 
 def _common(f: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed((_samples, _seed, _time_limit, floor_option(FLOORS), run_options)):
+    for option in reversed((_samples, _seed, _time_limit, floor_option(FLOORS), store_option, run_options)):
         f = option(f)
     return model_options(f)
 
@@ -148,6 +150,7 @@ def _evaluate(kind: str, grid: Sequence[tuple[Task, int]], values: dict[str, Any
     """Run the tasks of a grid on all arms, show what came out, and end with the verdict's exit code."""
     from polykv.evals.answers import BATCH
     from polykv.evals.arms import open_setting
+    from polykv.evals.kept import Kept
     from polykv.evals.result import Result
     from polykv.evals.session import session
     from polykv.evals.stamp import stamp
@@ -155,25 +158,26 @@ def _evaluate(kind: str, grid: Sequence[tuple[Task, int]], values: dict[str, Any
     from polykv.llm import choose_activations
 
     output = Output(values["as_json"])
-    check_out(values["out"])
+    check_files(values, out=values["out"], store=values["store"])
     floor = read_floors(values["floors"], FLOORS).get("score")
     suite = Suite(tuple(grid), values["samples"], values["seed"])
+    chosen = values.get("read", {}) | describe_files(values) | {"time_limit": values["time_limit"]}
     start_threads(values["backend"], values["threads"])
     activations = choose_activations(values["backend"], values["activations"])
     setting = open_setting(values["model"], backend=values["backend"], activations=activations, ctx=suite.longest)
-    found = Arms(suite)
-    for arm in open_arms(setting, values["kvs"], values):
-        llm = session(setting, arm, context=suite.longest, sequences=BATCH)
-        found.prepare(llm)
-        with Compiling(setting.ops.name), output.progress(arm.name, unit="samples") as update:
-            cells = found.add(
-                arm.name, llm, time_limit=values["time_limit"], on_progress=counting(update, f"answers of {arm.name}")
-            )
-        show(output, Result(kind, {}, {}, cells))
+    found, arms = Arms(suite), open_arms(setting, values["kvs"], values)
+    with open_store(values["store"], output) as store:
+        kept = Kept.of(kind, setting, store)
+        for arm in arms:
+            llm = session(setting, arm, context=suite.longest, sequences=BATCH)
+            found.prepare(llm)
+            with Compiling(setting.ops.name), output.progress(arm.name, unit="sample") as update:
+                tell = counting(update, f"answers of {arm.name}")
+                cells = found.add(arm.name, llm, time_limit=values["time_limit"], on_progress=tell, kept=kept)
+            show(output, Result(kind, {}, {}, cells))
     remarks = [*suite.remarks(), *blind(found.cells)]
     for remark in remarks:
         output.text(remark)
-    chosen = {name: values[name] for name in ("corpus", "time_limit") if values.get(name) is not None}
     made = stamp(setting.model, backend=setting.ops.name, activations=activations, threads=values["threads"])
     result = Result(kind, made, settings(suite, remarks, **chosen, **more), found.cells)
     conclude(output, result.judge(objections(found.cells), shortfalls(found.cells, floor)), values["out"])
@@ -185,17 +189,16 @@ def _grid(tasks: Sequence[Task], lengths: str) -> list[tuple[Task, int]]:
 
 
 def _essay(values: dict[str, Any]) -> Essay:
-    """The text that --haystack-file or --corpus names. Raises ConfigError when both are given."""
+    """The text that --haystack-file or --corpus names; values["read"] then says which, for the settings of a result.
+    Raises ConfigError when both are given."""
     from polykv.evals.haystack import Essay
 
     file, name = values["haystack_file"], values["corpus"]
     if file is not None and _corpus_is_named():
         raise ConfigError("--corpus and --haystack-file both name a text; give one of them")
-    if file is None:
-        return Essay.of(read_corpus(name), name)
-    # Results are passed on, and a folder says nothing to others.
-    values["corpus"] = Path(file).name
-    return Essay.of(read_document(file), file)
+    text = read_corpus(name) if file is None else read_document(file)
+    values["read"] = describe_corpus(name if file is None else file, text)
+    return Essay.of(text, name if file is None else file)
 
 
 def _corpus_is_named() -> bool:

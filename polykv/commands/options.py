@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from polykv.commands.compiling import Compiling
+from polykv.commands.numbers import Number
 from polykv.commands.output import Output
 from polykv.commands.streams import say
 from polykv.errors import StrictError
@@ -97,11 +98,11 @@ run_options = chain(
 
 sampling_options = chain(
     max_tokens_option,
-    click.option("--temperature", type=click.FloatRange(min=0), default=0.0, show_default=True, help="0 is greedy."),
+    click.option("--temperature", type=Number(min=0), default=0.0, show_default=True, help="0 is greedy."),
     click.option("--top-k", type=click.IntRange(min=0), default=0, help="0 is off."),
-    click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, help="1 is off."),
-    click.option("--min-p", type=click.FloatRange(0, 1), default=0.0, help="0 is off."),
-    click.option("--repetition-penalty", type=click.FloatRange(min=0, min_open=True), default=1.0, help="1 is off."),
+    click.option("--top-p", type=Number(0, 1, min_open=True), default=1.0, help="1 is off."),
+    click.option("--min-p", type=Number(0, 1), default=0.0, help="0 is off."),
+    click.option("--repetition-penalty", type=Number(min=0, min_open=True), default=1.0, help="1 is off."),
     click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True),
     click.option("--stop", multiple=True, help="A text that ends the answer; may be repeated."),
 )

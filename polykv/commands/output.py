@@ -14,7 +14,11 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 
 from polykv.commands.streams import say
+from polykv.counted import counted
 from polykv.printable import printable
+
+# Columns of a line that is not for a terminal: more than any table has.
+WIDEST = 100_000
 
 
 class Output:
@@ -35,19 +39,21 @@ class Output:
     ) -> None:
         """A table; the first `text_columns` columns are aligned left, the others (numbers) right."""
         if title:
-            # As a line of its own: rich would fold a title to the width of the table.
+            # As a line of its own: rich would fold a title, or a caption, to the width of the table.
             self.text(title)
-        table = Table(caption=caption or None, caption_justify="left")
+        table = Table()
         for i, name in enumerate(columns):
             table.add_column(printable(name), justify="left" if i < text_columns else "right", overflow="fold")
         for row in rows:
             table.add_row(*[printable(cell) for cell in row])
         self.render(table)
+        if caption:
+            self.text(caption)
 
     def render(self, what: RenderableType) -> None:
         """Anything that rich can draw."""
-        # Without a terminal rich assumes 80 columns and would fold wide tables.
-        width = None if sys.stdout.isatty() else 120
+        # Without a terminal rich assumes 80 columns and would fold wide tables, which other programs then cannot read.
+        width = None if sys.stdout.isatty() else WIDEST
         _Console(file=sys.stdout, width=width, markup=False, highlight=False).print(what)
 
     def json(self, value: dict[str, Any]) -> None:
@@ -73,10 +79,10 @@ class Output:
 
     @contextmanager
     def progress(
-        self, text: str, *, size: bool = False, unit: str = "tokens"
+        self, text: str, *, size: bool = False, unit: str = "token"
     ) -> Iterator[Callable[[int, int, str], None]]:
         """A bar on a terminal, nothing in a pipe; yields update(done, total, text). size: the numbers are bytes, else
-        they count `unit`."""
+        they count `unit`s."""
         if not sys.stderr.isatty():
             yield lambda done, total, text: None
             return
@@ -86,7 +92,7 @@ class Output:
             # How many there are is known at the first update.
             task = bar.add_task(text, total=None, tokens="")
             yield lambda done, total, text: bar.update(
-                task, completed=done, total=total, description=text, tokens=f"{done:,} of {total:,} {unit}"
+                task, completed=done, total=total, description=text, tokens=f"{done:,} of {counted(total, unit)}"
             )
 
 

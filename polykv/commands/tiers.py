@@ -225,7 +225,7 @@ def show_losses(out: Output, chosen: list[Codec], samples: list[Sample], ops: Lo
     from polykv.ops import load
 
     losses: dict[tuple[str, str], Loss] = {}
-    with Compiling(ops.name), out.progress("storing vectors", unit="samples") as update:
+    with Compiling(ops.name), out.progress("storing vectors", unit="sample") as update:
         for i, c in enumerate(chosen):
             for j, s in enumerate(samples):
                 there = runs(c, s.head_dim)

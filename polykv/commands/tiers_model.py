@@ -70,7 +70,7 @@ def timed(
     from polykv.measure.speed import measure
 
     half = codec(CONTROL)
-    with Compiling(ops.name), out.progress("timing", unit="measurements") as update:
+    with Compiling(ops.name), out.progress("timing", unit="measurement") as update:
         found = measure(
             ops,
             {control: (half, half), **pairs},

@@ -57,7 +57,7 @@ def command(name: str, output: Path | None, as_json: bool, codebooks: tuple[str,
         check_writable(output)
     first, second, corpora = _corpora(values, out)
     seeds = range(values["seed"], values["seed"] + values["seeds"])
-    with Compiling("cpu"), out.progress("training", unit="rounds") as update:
+    with Compiling("cpu"), out.progress("training", unit="round") as update:
         result = train(tier.k, first, second, seeds=seeds, rounds=values["rounds"], update=update)
     _show(result, out)
     files = None

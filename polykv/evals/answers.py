@@ -11,9 +11,12 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from polykv.engine_options import make_request
 from polykv.engine_request import Finish, Request
+from polykv.evals.ids import ids_digest
+from polykv.evals.kept import NOWHERE, Kept
 from polykv.evals.sample import Count, Sample, Turns, begun, transcript
 from polykv.evals.scoring import clean
 from polykv.llm import LLM
@@ -92,14 +95,45 @@ def run(
     *,
     time_limit: float | None = None,
     on_progress: Callable[[int, int], None] | None = None,
+    kept: Kept = NOWHERE,
 ) -> list[Answer]:
-    """Answer samples, in order. time_limit: seconds for one answer. on_progress(done, total) counts samples."""
-    answers: list[Answer] = []
-    for at in range(0, len(samples), BATCH):
-        answers += _batch(llm, samples[at : at + BATCH], time_limit)
+    """Answer samples, in order. time_limit: seconds for one answer. on_progress(done, total) counts samples.
+
+    kept: answers that are there are not asked for again; those that ran out of time are, for the next machine, or the
+    next moment, may be faster.
+    """
+    # Prompts are made twice for that, so only where it is of use.
+    own = [_own(llm, s, time_limit) if kept.store is not None else {} for s in samples]
+    found = {i: _from_json(s, known) for i, s in enumerate(samples) if (known := kept.get(**own[i])) is not None}
+    missing = [i for i in range(len(samples)) if i not in found]
+    if on_progress and found:
+        on_progress(len(found), len(samples))
+    for at in range(0, len(missing), BATCH):
+        now = missing[at : at + BATCH]
+        for i, answer in zip(now, _batch(llm, [samples[i] for i in now], time_limit), strict=True):
+            found[i] = answer
+            if answer.finish is not End.TIMEOUT:
+                kept.add(_to_json(answer), **own[i])
         if on_progress:
-            on_progress(len(answers), len(samples))
-    return answers
+            on_progress(len(found), len(samples))
+    return [found[i] for i in range(len(samples))]
+
+
+def _own(llm: LLM, sample: Sample, time_limit: float | None) -> dict[str, Any]:
+    """What an answer depends on, and what a reader of the store wants to know."""
+    d = sample.draft
+    told = {"kv": llm.kv, "task": sample.task, "length": sample.length, "seed": sample.seed, "index": sample.index}
+    read = {"prompt": ids_digest([prompt_ids(llm, d.prompt, d.prefix, d.history, d.raw)]), "mode": _mode(llm, sample)}
+    limits = {"budget": sample.budget, "time_limit": time_limit}
+    return {**told, "cache": llm.cache.identity.hash_seed().hex(), **read, **limits}
+
+
+def _to_json(a: Answer) -> dict[str, Any]:
+    return {"text": a.text, "tokens": a.tokens, "finish": a.finish.value, "seconds": a.seconds, "mode": a.mode}
+
+
+def _from_json(sample: Sample, value: dict[str, Any]) -> Answer:
+    return Answer(sample, value["text"], value["tokens"], End(value["finish"]), value["seconds"], value["mode"])
 
 
 def _batch(llm: LLM, samples: Seq[Sample], time_limit: float | None) -> list[Answer]:

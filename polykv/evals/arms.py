@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from polykv import ops as operations
 from polykv.cache.calibration import Calibration
 from polykv.cache.codecs.trellis import with_codebooks
 from polykv.cache.group import Stage, exact_from, make_groups
+from polykv.cache.identity import Identity
 from polykv.catalogue import resolve
 from polykv.config import CacheConfig, ModelConfig, Tier
+from polykv.counted import counted
 from polykv.errors import ConfigError
 from polykv.model.key_bias import asked_tiers, protect_keys
 from polykv.model.loader import Model, load_model
@@ -49,7 +51,7 @@ def open_setting(
     ops, loaded = operations.load(backend), load_model(resolve(model))
     limit = loaded.config.context
     if not 2 <= ctx <= limit:
-        raise ConfigError(f"sequences of {ctx:,} tokens are outside 2..{limit:,}, the range of this model")
+        raise ConfigError(f"sequences of {counted(ctx, 'token')} are outside 2..{limit:,}, the range of this model")
     return Setting(loaded.for_context(ctx), ops, activations, decode)
 
 
@@ -71,6 +73,12 @@ def make_arm(
     return Arm(kv, tiers, factors)
 
 
+def cache_identity(setting: Setting, arm: Arm) -> str:
+    """Equal for arms that store the same of a model in the same way, whatever their names."""
+    own = Identity.of(setting.model.config, CacheConfig(arm.tiers), setting.model.fingerprint)
+    return replace(own, calibration=arm.calibration.identity()).hash_seed().hex()
+
+
 def reads_codes(model: ModelConfig, arm: Arm, position: int) -> bool:
     """Whether a query at `position`, or one before it, reads cells that are coded: types with exact cells code whole
     units only. True of exact types."""
@@ -86,8 +94,9 @@ def reads_codes(model: ModelConfig, arm: Arm, position: int) -> bool:
 
 def never_coded(model: ModelConfig, arms: Iterable[Arm], tokens: int) -> list[str]:
     """Reasons against figures of arms that keep `tokens` tokens exact."""
+    within = counted(tokens, "token")
     return [
-        f"{arm.name} codes nothing within {tokens:,} tokens, all of it is exact: such figures say nothing about it"
+        f"{arm.name} codes nothing within {within}, all of it is exact: such figures say nothing about it"
         for arm in arms
         if not reads_codes(model, arm, tokens - 1)
     ]

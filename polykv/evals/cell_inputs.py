@@ -10,12 +10,13 @@ from polykv.cache.calibration_file import read_calibration
 from polykv.errors import ConfigError
 from polykv.evals.arms import Arm, Setting, make_arm
 from polykv.evals.corpora import text_digest
+from polykv.evals.stamp import commit
 
 
 def open_arm(setting: Setting, settings: dict[str, Any]) -> Arm:
-    """The types of a task: kv, codebooks, calibration (None: without). Raises a PolyKVError for anything that is wrong
-    with them."""
-    factors = None if settings["calibration"] is None else read_calibration(settings["calibration"], None)
+    """The types of a task: kv, codebooks, calibration and calibration_v (None: without). Raises a PolyKVError for
+    anything that is wrong with them."""
+    factors = read_calibration(settings["calibration"], settings["calibration_v"])
     return make_arm(setting, settings["kv"], codebooks=settings["codebooks"], calibration=factors)
 
 
@@ -24,13 +25,14 @@ def identity(setting: Setting, settings: dict[str, Any], text: str | None = None
 
     text: what is read, if the task reads one of a name.
     """
-    files = [*settings["codebooks"], *([settings["calibration"]] if settings["calibration"] else [])]
-    digests = [text_digest(Path(file).read_bytes()) for file in files]
+    files = [*settings["codebooks"], settings["calibration"], settings["calibration_v"]]
+    digests = ["-" if file is None else text_digest(Path(file).read_bytes()) for file in files]
     return {
         "model": setting.model.fingerprint,
         **({} if text is None else {"text": text_digest(text.encode())}),
         "factors": " ".join(digests),
         "polykv": __version__,
+        "commit": commit() or "unknown",
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from polykv.counted import counted
 from polykv.errors import ConfigError
 from polykv.evals.result import Cell, Result, Verdict
 from polykv.evals.table import Table
@@ -28,7 +29,8 @@ def compare(a: Result, b: Result) -> tuple[Table, list[str]]:
         if key in theirs:
             rows += [[_name(key), *row] for row in _changes(cell, theirs[key])]
     same = sum(key in theirs for key in mine)
-    title = f"{a.kind}: {same} cells in common, {len(rows)} figures differ"
+    changed = f"{counted(len(rows), 'figure')} differ{'s' * (len(rows) == 1)}"
+    title = f"{a.kind}: {counted(same, 'cell')} in common, {changed}"
     notes = [
         f"only in the {which}: {_name(k)}"
         for which, x, y in (("first", mine, theirs), ("second", theirs, mine))

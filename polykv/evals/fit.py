@@ -8,6 +8,7 @@ only becomes smaller, and below the smallest an error is raised.
 
 from __future__ import annotations
 
+from polykv.counted import counted
 from polykv.errors import ConfigError
 from polykv.evals.sample import Count, Draft, Sample, Task
 
@@ -15,10 +16,19 @@ from polykv.evals.sample import Count, Draft, Sample, Task
 def samples(task: Task, *, length: int, n: int, seed: int, count: Count) -> list[Sample]:
     """Samples 0..n-1 of a task, each of which takes at most `length` tokens with its answer.
 
-    Raises ConfigError when not even the smallest one fits.
+    Raises ConfigError when not even the smallest ones fit.
     """
+    # First, so that the length that is asked for instead does for all samples.
+    smallest = max(_tokens(task.draft(seed, i, task.least), count) for i in range(n))
+    if smallest + task.budget > length:
+        raise _too_long(task, length, smallest)
     size = largest(task, length, seed, count)
     return [fitted(task, length, size, seed, i, count) for i in range(n)]
+
+
+def _too_long(task: Task, length: int, tokens: int) -> ConfigError:
+    room = f"{counted(length, 'token')}: the smallest prompt takes {tokens:,} and the answer may take {task.budget:,}"
+    return ConfigError(f"{task.name} does not fit into {room}; take a length of {tokens + task.budget:,} or more")
 
 
 def largest(task: Task, length: int, seed: int, count: Count) -> int:
@@ -50,10 +60,7 @@ def fitted(task: Task, length: int, size: int, seed: int, index: int, count: Cou
         if tokens + task.budget <= length:
             break
         if size == task.least:
-            raise ConfigError(
-                f"{task.name} does not fit into {length:,} tokens: the smallest prompt takes {tokens:,} and the answer "
-                f"may take {task.budget:,}; take a length of {tokens + task.budget:,} or more"
-            )
+            raise _too_long(task, length, tokens)
         size, step = max(size - step, task.least), 2 * step
     return Sample(task.name, seed, index, size, length, task.budget, tokens, depths(draft, count), draft)
 

@@ -9,47 +9,54 @@ import json
 import random
 from pathlib import Path
 
+from polykv.counted import counted
 from polykv.errors import ConfigError, FormatError, PromptError
 from polykv.evals.gate_run import GatePrompt
+from polykv.evals.pieces import pieces
 from polykv.prompt import Prompts
 
 PLACES = ("harbour", "library", "mill", "orchard", "observatory", "quarry", "theatre", "vineyard", "zoo")
-# The fewest words of a passage, and the shortest prompt, as a part of what was asked for, that a whole text may give.
-LEAST_WORDS, SHORTEST = 8, 0.8
+# The fewest pieces of a passage, and the shortest prompt, as a part of what was asked for, that a whole text may give.
+LEAST_PIECES, SHORTEST = 8, 0.8
 
 
 def needle_prompts(prompts: Prompts, text: str, n: int, tokens: int, seed: int) -> list[GatePrompt]:
     """n prompts of about `tokens` tokens; passages and depths differ, and are the same for the same seed.
 
-    Raises ConfigError when the text is too short to take passages from, or its words too long.
+    Raises ConfigError when the text is too short to take passages from.
     """
     found = []
-    words = text.split()
+    cut = pieces(text)
     for i in range(n):
         rng = random.Random(f"{seed}-{i}")
         place, code = rng.choice(PLACES), str(rng.randint(1000000, 9999999))
+        needle = f"The number of the {place} is {code}. "
         question = f"What is the number of the {place}? Answer with the number alone."
         # Words of English are 1.3 tokens or more; what is too long is cut, never what is asked for.
-        most = len(words) - 1
+        most = len(cut) - 1
         count = min(tokens, most)
         while True:
-            if most < LEAST_WORDS:
-                raise ConfigError(f"a text of {len(words):,} words between blanks is too short for passages")
-            if count < LEAST_WORDS:
+            if most < LEAST_PIECES:
+                raise ConfigError(f"a text of {counted(len(cut), 'word')} is too short for passages")
+            if count < LEAST_PIECES:
                 raise ConfigError(
-                    f"prompts of {tokens:,} tokens have no room for the question and {LEAST_WORDS} words of this text"
+                    f"prompts of {tokens:,} tokens have no room for the question and {LEAST_PIECES} words of this text"
                 )
-            start = rng.randrange(len(words) - count)
-            passage = words[start : start + count]
-            passage.insert(round(count * (i + 0.5) / n), f"The number of the {place} is {code}.")
-            ids = prompts.first(question, " ".join(passage))
+            start, at = rng.randrange(len(cut) - count), round(count * (i + 0.5) / n)
+            passage = [*_blank(cut[start : start + at]), needle, *cut[start + at : start + count]]
+            ids = prompts.first(question, "".join(passage).rstrip())
             if len(ids) <= tokens:
                 break
             count = min(count - 1, count * tokens // len(ids))
         if count == most and len(ids) < SHORTEST * tokens:
-            raise ConfigError(f"a text of {len(words):,} words is too short for passages of {tokens:,} tokens")
+            raise ConfigError(f"a text of {counted(len(cut), 'word')} is too short for passages of {tokens:,} tokens")
         found.append(GatePrompt(tuple(ids), code))
     return found
+
+
+def _blank(cut: list[str]) -> list[str]:
+    """Pieces that a blank follows, so that the next one is a word of its own."""
+    return [*cut[:-1], f"{cut[-1].rstrip()} "] if cut else []
 
 
 def read_prompts(prompts: Prompts, path: Path) -> list[GatePrompt]:

@@ -12,6 +12,7 @@ from itertools import accumulate
 
 from polykv.errors import ConfigError
 from polykv.evals.draws import Draws
+from polykv.evals.pieces import pieces
 from polykv.evals.words import listed
 
 # The filling: five short sentences, one line.
@@ -20,7 +21,7 @@ NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. The
 DEPTHS = tuple(round(100 * i / 39) for i in range(40))
 # Words that end with a full stop inside a sentence.
 _ABBREVIATIONS = frozenset(listed("mr. mrs. ms. dr. prof. st. vs. e.g. i.e. etc. cf. no. fig. vol. pp. ca. jr. sr."))
-_END = re.compile(r"""[.!?]["'”’)\]]*$""")
+_END = re.compile(r"""[.!?。！？．।॥]["'”’)\]」』）]*$""")
 _INITIAL = re.compile(r"^\W*[A-Z]\.$")
 
 
@@ -34,7 +35,8 @@ class Placed:
 
 @dataclass(frozen=True)
 class Essay:
-    """A running text as words. name: where it is from. ends: for each word, whether a sentence ends with it."""
+    """A running text as words (`pieces`: with the blank behind them). name: where it is from. ends: for each word,
+    whether a sentence ends with it."""
 
     name: str
     words: tuple[str, ...]
@@ -43,9 +45,11 @@ class Essay:
     @staticmethod
     def of(text: str, name: str = "text") -> Essay:
         """Raises ConfigError for a text without words."""
-        words = tuple(text.split())
+        words = tuple(pieces(text))
         if not words:
             raise ConfigError(f"{name}: the text is empty, nothing can be hidden in it")
+        # The text may be read again from its beginning.
+        words = (*words[:-1], f"{words[-1]} ")
         following = (*words[1:], words[0])
         return Essay(name, words, tuple(ends_sentence(w, n) for w, n in zip(words, following, strict=True)))
 
@@ -55,18 +59,19 @@ class Essay:
         words = [self.words[i % len(self.words)] for i in range(n)]
         for i in range(n):
             if self.ends[i % len(self.words)] or i == n - 1:
-                found.append(" ".join(words[start : i + 1]))
+                found.append("".join(words[start : i + 1]).rstrip())
                 start = i + 1
         return found
 
 
 def ends_sentence(word: str, following: str) -> bool:
-    """Whether a sentence ends with a word: it ends with . ! or ? (and closing quotes or brackets), is neither an
-    abbreviation nor an initial, and the next word does not begin with a small letter.
+    """Whether a sentence ends with a word: it ends with . ! or ? of its script (and closing quotes or brackets), is
+    neither an abbreviation nor an initial, and the next word does not begin with a small letter.
 
     >>> ends_sentence("end.)", "Then"), ends_sentence("e.g.", "Unix"), ends_sentence("J.", "Doe")
     (True, False, False)
     """
+    word = word.rstrip()
     if not _END.search(word) or word.lower().lstrip("(\"'“‘") in _ABBREVIATIONS or _INITIAL.match(word):
         return False
     return not following.lstrip("(\"'“‘[")[:1].islower()

@@ -65,7 +65,8 @@ def open_inputs(settings: dict[str, Any]) -> Inputs:
 
 def measure(settings: dict[str, Any]) -> Cell:
     """All figures of one pair. settings: model, backend, threads, kv, base, ctx, corpus (a name or a path), windows,
-    prompts, length, tokens, bar, seed, codebooks, calibration (None: without), role; `identity` where it is known.
+    prompts, length, tokens, bar, seed, codebooks, calibration and calibration_v (None: without), role; `identity` where
+    it is known.
 
     Raises a PolyKVError for anything that is wrong with them.
     """
@@ -138,6 +139,7 @@ def _run(inputs: Inputs, base: Arm, arm: Arm, settings: dict[str, Any]) -> Cell:
         kv=settings["kv"],
         codebooks=settings["codebooks"],
         calibration=settings["calibration"],
+        calibration_v=settings["calibration_v"],
         ctx=settings["ctx"] + TIMED + WARM,
     )
     ids = llm.tokenizer.encode(inputs.text, add_bos=None)[: settings["ctx"]]

@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass
 from itertools import product
 
+from polykv.counted import counted
 from polykv.errors import ConfigError
 from polykv.evals.draws import Draws
 from polykv.evals.sample import Draft
@@ -37,7 +38,8 @@ class Rewrites:
 
     def __post_init__(self) -> None:
         if self.needles not in NEEDLES:
-            raise ConfigError(f"{self.needles} equal requests; the task is defined for {', '.join(map(str, NEEDLES))}")
+            asked, known = counted(self.needles, "equal request"), ", ".join(map(str, NEEDLES))
+            raise ConfigError(f"{asked}; the task is defined for {known}")
 
     @property
     def name(self) -> str:

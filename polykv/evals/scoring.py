@@ -76,9 +76,9 @@ def counted(text: str, sample: Sample) -> Mark:
     return Mark(float(run > 0), (float(run > 0),), figures={"run": float(run)})
 
 
-def against(mark: Mark, control: Mark | None) -> Mark:
-    """A mark of `counted` with the share of the control's run that it reaches as score; None: there is no control."""
-    if control is None or not control.figures["run"]:
+def against(mark: Mark, control: Mark) -> Mark:
+    """A mark of `counted` with the share of the control's run that it reaches as score."""
+    if not control.figures["run"]:
         return mark
     share = min(1.0, mark.figures["run"] / control.figures["run"])
     return replace(mark, score=share, parts=(share,))

@@ -39,8 +39,8 @@ DAMAGES: dict[str, Damage] = {
 
 def measure(settings: dict[str, Any]) -> Cell:
     """All figures of one pair. settings: model, backend, threads, activations, kv, ctx, keep, last (what the prompt
-    counts to), tokens, codebooks, calibration (None: without), damage (a name of DAMAGES or None), role; `identity`
-    where it is known.
+    counts to), tokens, codebooks, calibration and calibration_v (None: without), damage (a name of DAMAGES or None),
+    role; `identity` where it is known.
 
     Raises a PolyKVError for anything that is wrong with them.
     """

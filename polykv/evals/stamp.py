@@ -38,6 +38,11 @@ def stamp(model: Model, *, backend: str, activations: Activations, threads: int 
     }
 
 
+def made_by() -> dict[str, Any]:
+    """What computed a figure: another program, or another processor, may round otherwise."""
+    return {"polykv": __version__, "commit": commit(), "processor": _processor()}
+
+
 def load_average() -> float | None:
     """Processes that wanted to run, over the last minute; None where the system does not tell."""
     return None if sys.platform == "win32" else os.getloadavg()[0]

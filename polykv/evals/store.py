@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from polykv.counted import counted
 from polykv.errors import ConfigError, FormatError
 from polykv.evals.campaign import Outcome, Task
 
@@ -18,7 +20,7 @@ except ImportError:
     fcntl = None  # type: ignore[assignment]
 
 # How the line of an entry begins.
-_BEGIN = '{"key": "'
+_BEGIN = b'{"key": "'
 
 
 @contextmanager
@@ -41,42 +43,51 @@ def alone(path: Path) -> Iterator[None]:
 
 
 class Store:
-    """Outcomes in a file: {"key", "kind", "settings", "outcome"} per line. A last line that was cut off by a crash is
-    dropped; anything else that does not fit raises FormatError, for another file must not be written over.
+    """Outcomes in a file: {"key", "kind", "settings", "outcome", "sum"} per line; the key is of kind and settings, the
+    sum of the outcome. A last line that was cut off by a crash is dropped. Other lines that are no whole entries are
+    left where they are and told in `damaged`, by their numbers; what they held is not known.
 
-    Raises ConfigError when the file cannot be read.
+    Raises FormatError for a file without any entry, which is another file and must not be written to; ConfigError when
+    the file cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._done: dict[str, Outcome] = {}
+        self.damaged: list[int] = []
         try:
             if path.exists():
-                self._read(path.read_bytes().decode())
-        except UnicodeDecodeError:
-            raise FormatError(path, "", "not the store of a campaign") from None
+                self._read(path.read_bytes())
         except OSError as e:
             raise ConfigError(f"{path}: cannot be read: {e.strerror or e}") from None
 
-    def _read(self, text: str) -> None:
-        *whole, rest = text.split("\n")
+    def _read(self, data: bytes) -> None:
+        *whole, rest = data.split(b"\n")
         for number, line in enumerate(whole, 1):
             self._enter(line, number)
-        if rest:
-            if not (rest.startswith(_BEGIN) or _BEGIN.startswith(rest)):
-                raise FormatError(self._path, f"line {len(whole) + 1}", "not an entry of a campaign")
-            # So that the next entry begins a line of its own. The file stays the same: a campaign may have it locked.
-            os.truncate(self._path, len(text.encode()) - len(rest.encode()))
+        cut_off = rest.startswith(_BEGIN) or _BEGIN.startswith(rest)
+        if not cut_off:
+            self.damaged.append(len(whole) + 1)
+        if self.damaged and not self._done:
+            raise FormatError(self._path, f"line {self.damaged[0]}", "not an entry of a campaign")
+        # So that the next entry begins a line of its own. The file stays the same: a campaign may have it locked.
+        if cut_off and rest:
+            os.truncate(self._path, len(data) - len(rest))
+        elif rest:
+            with self._path.open("ab") as f:
+                f.write(b"\n")
 
-    def _enter(self, line: str, number: int) -> None:
+    def _enter(self, line: bytes, number: int) -> None:
         try:
             entry = json.loads(line)
-            key, outcome = entry["key"], entry["outcome"]
+            task, outcome = Task(entry["kind"], entry["settings"]), entry["outcome"]
+            sound = entry["key"] == task.key and entry["sum"] == _sum(outcome) and isinstance(outcome, dict)
         except (ValueError, RecursionError, KeyError, TypeError):
-            key, outcome = None, None
-        if not isinstance(key, str) or not isinstance(outcome, dict):
-            raise FormatError(self._path, f"line {number}", "not an entry of a campaign")
-        self._done[key] = outcome
+            sound = False
+        if sound:
+            self._done[task.key] = outcome
+        else:
+            self.damaged.append(number)
 
     def __len__(self) -> int:
         return len(self._done)
@@ -87,13 +98,19 @@ class Store:
 
     def add(self, task: Task, outcome: Outcome) -> None:
         """Keep an outcome, on disk before this returns. Raises ConfigError when it cannot be kept."""
+        before = counted(len(self._done), "cell")
         self._done[task.key] = outcome
         entry = {"key": task.key, "kind": task.kind, "settings": task.settings, "outcome": outcome}
         try:
             with self._path.open("a", encoding="utf-8") as f:
-                f.write(json.dumps(entry) + "\n")
+                f.write(json.dumps(entry | {"sum": _sum(outcome)}) + "\n")
                 f.flush()
                 os.fsync(f.fileno())
         except OSError as e:
-            done = f"{len(self._done) - 1} cells that were done before are there"
+            done = f"{before} of before kept"
             raise ConfigError(f"{self._path}: a cell cannot be kept: {e.strerror or e}; {done}") from None
+
+
+def _sum(outcome: object) -> str:
+    """Differs when anything in an outcome does."""
+    return hashlib.blake2b(json.dumps(outcome, sort_keys=True).encode(), digest_size=8).hexdigest()

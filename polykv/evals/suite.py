@@ -12,6 +12,7 @@ from polykv.evals.answers import Answer, counter, run
 from polykv.evals.cells import Marks, compared, whole
 from polykv.evals.counting import VACUOUS
 from polykv.evals.fit import samples
+from polykv.evals.kept import NOWHERE, Kept
 from polykv.evals.result import Cell
 from polykv.evals.sample import Sample, Task
 from polykv.evals.scoring import RULES, against
@@ -79,8 +80,9 @@ class Arms:
         *,
         time_limit: float | None = None,
         on_progress: Callable[[int, int], None] | None = None,
+        kept: Kept = NOWHERE,
     ) -> list[Cell]:
-        """Run everything on a model whose cache has the types `kv`; the cells of this arm."""
+        """Run everything on a model whose cache has the types `kv`; the cells of this arm. kept: of `answers.run`."""
         self.prepare(llm)
         total, done, new = sum(map(len, self._samples)), 0, list[Cell]()
         first = not self._control
@@ -90,7 +92,7 @@ class Arms:
                 if on_progress:
                     on_progress(before + n, total)
 
-            answers = run(llm, group, time_limit=time_limit, on_progress=tell)
+            answers = run(llm, group, time_limit=time_limit, on_progress=tell, kept=kept)
             marks = self._marks(task, answers, i, first)
             cell = whole(kv, task.metric, answers, marks)
             if first:
@@ -108,7 +110,8 @@ class Arms:
         if task.metric != "longest_run":
             return marks
         control = marks if first else self._control[i]
-        return [m and against(m, c) for m, c in zip(marks, control, strict=True)]
+        # What the control did not answer there is nothing to compare with.
+        return [m and c and against(m, c) for m, c in zip(marks, control, strict=True)]
 
 
 def objections(cells: Seq[Cell]) -> list[str]:
@@ -118,9 +121,8 @@ def objections(cells: Seq[Cell]) -> list[str]:
     for c in control:
         run = c["figures"].get("run", VACUOUS)
         if run < VACUOUS:
-            found.append(
-                f"{_where(c)}: the control counts {run:.3g} numbers, too few to compare with (at least {VACUOUS})"
-            )
+            numbers = f"{run:.3g} number{'s' * (run != 1)}"
+            found.append(f"{_where(c)}: the control counts {numbers}, too few to compare with (at least {VACUOUS})")
     if len(control) < len(cells) and not any(c["score"] for c in control):
         found.append(f"{control[0]['kv']} scores 0 everywhere: what the other types lose cannot be seen")
     return found

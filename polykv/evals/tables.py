@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from polykv.counted import counted
 from polykv.evals.overview_judge import Role, verdict
 from polykv.evals.result import Cell, Result
 from polykv.evals.shift import as_fresh, passes
@@ -99,7 +100,8 @@ def _table(title: str, form: dict[str, Show], cells: list[Cell], caption: str = 
 def _windows(result: Result) -> str:
     s = result.settings
     way = ", token by token" if s["decode"] else ""
-    return f"{s['corpus']}, {s['windows']} windows of {s['ctx']:,} tokens, {s['positions']:,} positions{way}"
+    windows, positions = counted(s["windows"], "window"), counted(s["positions"], "position")
+    return f"{s['corpus']}, {windows} of {s['ctx']:,} tokens, {positions}{way}"
 
 
 def _ppl(result: Result) -> list[Table]:
@@ -116,7 +118,8 @@ def _kld(result: Result) -> list[Table]:
 def _logits(result: Result) -> list[Table]:
     s, first = result.settings, result.cells[0]
     answers = "" if s["recall"] is None else f"; it answers {s['recall']:.0%} of the questions"
-    title = f"tokens against those of {s['base']}: {s['prompts']} prompts, {first['positions']} positions{answers}"
+    prompts, positions = counted(s["prompts"], "prompt"), counted(first["positions"], "position")
+    title = f"tokens against those of {s['base']}: {prompts}, {positions}{answers}"
     caption = (
         "real, agree: shares of prompts; lost: prompts that only one of the runs answers; "
         "the last three: positions where the token differs"

@@ -17,7 +17,7 @@ HOPS = 4
 # punish a model that says a few words first.
 BUDGET = 120
 # Lines of filling in the worked example. Upstream fits it to 500 tokens, the room for an answer included; with these
-# lines it has 422 for SmolLM2. A fixed number keeps samples the same for all models.
+# lines it has 422 for SmolLM2. A fixed number keeps samples the same for all models; long chains need more lines.
 EXAMPLE_LINES = 10
 # Letters in a name, and in those of the example, so that the two are never mixed up.
 LETTERS, EXAMPLE_LETTERS = 5, 3
@@ -46,7 +46,7 @@ class Tracking:
         if self.example:
             shown = _Chain.of(Draws(seed, self.name, index, "example"), self.hops, EXAMPLE_LETTERS)
             # The same places in every sample, as upstream, which only changes names and number.
-            text, _, _ = _ask(shown, EXAMPLE_LINES, Draws(seed, self.name, "example"))
+            text, _, _ = _ask(shown, max(EXAMPLE_LINES, self.least), Draws(seed, self.name, "example"))
             head = f"{text} {_prefix(shown)} {' '.join(shown.names)}\n\n"
         chain = _Chain.of(Draws(seed, self.name, index, "chain"), self.hops, LETTERS)
         text, at, span = _ask(chain, size, Draws(seed, self.name, index, "places", size))

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
+from polykv.counted import counted
 from polykv.errors import ConfigError
+from polykv.evals.ids import ids_digest
 from polykv.text.tokenizer import Tokenizer
 
 # Fewer scored positions than that carry no statistics.
@@ -28,6 +30,11 @@ class Window:
     def scored(self) -> int:
         return max(0, len(self.ids) - 1 - self.first)
 
+    @property
+    def digest(self) -> str:
+        """Tells windows apart."""
+        return ids_digest([self.ids, [self.first]])
+
 
 def text_windows(tokenizer: Tokenizer, text: str, size: int, limit: int | None = None) -> list[Window]:
     """The windows of `size` tokens that fit into a text, at most `limit`.
@@ -37,9 +44,10 @@ def text_windows(tokenizer: Tokenizer, text: str, size: int, limit: int | None =
     found = cut(tokenizer.encode(text, add_bos=None), size, tokenizer.bos if tokenizer.add_bos else None, limit)
     positions = sum(w.scored for w in found)
     if positions < MIN_POSITIONS:
+        where = f"{counted(len(found), 'window')} of {size:,} tokens"
         raise ConfigError(
-            f"{len(found)} windows of {size:,} tokens give {positions} positions to score, fewer than {MIN_POSITIONS}: "
-            "no statistics. Take a longer text, or more or longer windows"
+            f"{counted(positions, 'position')} to score in {where}, fewer than "
+            f"{MIN_POSITIONS}: no statistics. Take a longer text, or more or longer windows"
         )
     return found
 

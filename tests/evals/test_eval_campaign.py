@@ -20,7 +20,7 @@ from polykv.errors import ConfigError, FormatError
 from polykv.evals.campaign import Outcome, Task, run
 from polykv.evals.executor import LocalProcesses
 from polykv.evals.overview import measure
-from polykv.evals.overview_judge import NO_RECALL, Role, drift, invalid, relative, remarks, verdict
+from polykv.evals.overview_judge import NO_RECALL, Role, control_reason, drift, invalid, relative, remarks, verdict
 from polykv.evals.store import Store, alone
 from polykv.evals.work import perform
 
@@ -44,7 +44,16 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
 def settings(corpus: str, kv: str = "q8_0/turbo3", **other: Any) -> dict[str, Any]:
     shared = {"model": MODEL, "backend": "cpu", "threads": 1, "base": "f16", "ctx": 128, "corpus": corpus, "windows": 2}
     gate = {"prompts": 2, "length": 200, "tokens": 6, "bar": 0.15, "seed": 0}
-    return {**shared, **gate, "kv": kv, "role": Role.ARM, "codebooks": [], "calibration": None, **other}
+    return {
+        **shared,
+        **gate,
+        "kv": kv,
+        "role": Role.ARM,
+        "codebooks": [],
+        "calibration": None,
+        "calibration_v": None,
+        **other,
+    }
 
 
 class Here:
@@ -234,6 +243,7 @@ def test_a_cluster_that_is_not_there() -> None:
 def cell(role: Role = Role.ARM, kv: str = "turbo3", **other: Any) -> dict[str, Any]:
     figures = {"kld": 0.0, "kld_max": 0.0, "mean_tv": 0.0, "ppl": 9.0, "base_ppl": 9.0, "same_top": 1.0, "trace": "t"}
     rest = {"stamp": {"machine": "m", "polykv": "1", "commit": "c", "date": "2026-01-01T00:00:00"}, "base_recall": 1.0}
+    rest |= {"kld_error": 0.0, "kld_positions": 1000}
     rest |= {"base_trace": "t", "engaged": True, "tiers": [kv], "passes": True, "text_ppl": 2.0, "exact": []}
     sizes = {"decode_tok_s": 100.0, "prefill_tok_s": 1000.0, "kv_bytes": 10, "f16_bytes": 40}
     return {"kv": kv, "role": role, **figures, **rest, **sizes, **other}
@@ -262,6 +272,27 @@ FIRST, LAST = cell(Role.FIRST, "f16"), cell(Role.LAST, "f16")
 def test_what_makes_an_overview_void(cells: list[dict[str, Any]], reason: str | None) -> None:
     found = invalid(cells, 100.0)
     assert (not found) if reason is None else any(reason in text for text in found)
+
+
+@pytest.mark.parametrize(
+    ("same", "kld", "error", "positions", "fails", "chance"),
+    [
+        (0.97, 0.03, 0.0001, 4000, False, False),
+        (0.96, 0.001, 0.0001, 4000, True, False),
+        (0.969, 0.001, 0.0001, 4000, True, True),
+        (0.95, 0.001, 0.0001, 100, True, True),  # 98 % of all may well be 95 of a hundred
+        (0.90, 0.001, 0.0001, 100, True, False),
+        (0.99, 0.04, 0.001, 4000, True, False),
+        (0.99, 0.04, 0.01, 100, True, True),
+        (0.99, float("nan"), 0.01, 100, True, False),
+    ],
+)
+def test_the_control_has_a_bar(
+    same: float, kld: float, error: float, positions: int, fails: bool, chance: bool
+) -> None:
+    found = control_reason({"same_top": same, "kld": kld, "kld_error": error}, positions)
+    assert bool(found) == fails
+    assert all(f"{positions:,} positions" in text and ("chance" in text) == chance for text in found)
 
 
 def test_relative_figures_and_verdicts() -> None:

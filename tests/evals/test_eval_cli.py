@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from pathlib import Path
 
+import click
 import pytest
 from tiny_models import tiny_path
 
-from polykv.cli import run
+from polykv.cli import COMMANDS, run
 from polykv.commands.eval import KINDS
 from polykv.commands.eval_overview import DEFAULT
+from polykv.commands.numbers import Number
 from polykv.errors import FormatError
 from polykv.evals.result import Result, Verdict
 
@@ -57,14 +60,14 @@ def test_floors(capsys: pytest.CaptureFixture[str], corpus: str) -> None:
     assert code == 1 and result["verdict"] == "below floor" and "BELOW FLOOR: turbo2: kld is" in text
     # The control is not judged by the user's floors.
     assert len(result["reasons"]) == 1
-    assert ask(capsys, *KLD, "--corpus", corpus, "--kv", "turbo2", "--floor", "same_top=1.1")[0] == 1
+    assert ask(capsys, *KLD, "--corpus", corpus, "--kv", "turbo2", "--floor", "same_top=1")[0] == 1
 
 
 def test_void_results(capsys: pytest.CaptureFixture[str], corpus: str, monkeypatch: pytest.MonkeyPatch) -> None:
     args = ("--corpus", corpus, "--kv", "f16")
     code, result, text = ask(capsys, "kld", "-m", MODEL, "--ctx", "64", *args)
     assert code == 3 and "does not know such texts" in text and result["verdict"] == "invalid"
-    monkeypatch.setattr("polykv.evals.overview_judge.CONTROL_KLD", 0.0)
+    monkeypatch.setattr("polykv.evals.overview_judge.CONTROL_KLD", -1.0)
     code, _, text = ask(capsys, *KLD, *args)
     assert code == 3 and "the control q8_0" in text
     assert ask(capsys, *KLD, *args, "--no-control")[0] == 0
@@ -123,10 +126,13 @@ def test_settings_tell_what_was_read(capsys: pytest.CaptureFixture[str], corpus:
     args = (*KLD, "--corpus", corpus, "--kv", "turbo3")
     _, plain, _ = ask(capsys, *args)
     _, used, _ = ask(capsys, *args, "--calibration", str(factors), "--no-control")
+    _, both, _ = ask(capsys, *args, "--calibration", str(factors), "--calibration-v", str(factors))
     Path(corpus).write_text(TEXT[::-1] * 40)
     _, other, _ = ask(capsys, *args)
     assert plain["settings"]["corpus"] == "text.txt" and plain["settings"]["calibration"] is None
     assert used["settings"]["calibration"].startswith("k.tiq (") and used["settings"]["no_control"]
+    assert both["settings"]["calibration_v"] == used["settings"]["calibration"]
+    assert plain["cells"][1]["kld"] != used["cells"][0]["kld"] != both["cells"][1]["kld"]
     assert plain["settings"]["text"] == used["settings"]["text"] != other["settings"]["text"]
     assert str(tmp_path) not in json.dumps([plain, used])
 
@@ -161,6 +167,14 @@ def test_logits(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     [
         (("kld", "--floor", "speed=1"), "NAME=VALUE"),
         (("kld", "--floor", "kld=fast"), "NAME=VALUE"),
+        (("kld", "--floor", "kld=nan"), "NAME=VALUE"),
+        (("kld", "--floor", "ln_ppl_ratio=-inf"), "NAME=VALUE"),
+        (("kld", "--floor", "kld=-0.1"), "kld is 0 or more"),
+        (("kld", "--floor", "same_top=95"), "same_top is from 0 to 1"),
+        (("ppl", "--max-ppl", "nan"), "nan is not a finite number"),
+        (("ppl", "--max-ppl", "inf"), "inf is not a finite number"),
+        (("logits", "--bar", "nan"), "nan is not a finite number"),
+        (("logits", "--margin", "inf"), "inf is not a finite number"),
         (("kld", "--kv", "q9_0"), "unknown K/V type"),
         (("kld", "--out", "/no/such/folder/x.json"), "cannot be written: No such file"),
         (("kld", "--corpus", "/no/such/text"), "cannot be read"),
@@ -186,6 +200,30 @@ def test_bad_prompt_files(capsys: pytest.CaptureFixture[str], tmp_path: Path, te
     path.write_text(text)
     code, _, said = ask(capsys, "logits", "-m", MODEL, "--prompts", str(path))
     assert code == 2 and "prompts.json" in said
+
+
+def test_numbers_of_options_are_finite() -> None:
+    """Of every command: a range of click's own lets nan through."""
+    found = []
+    for module, attribute in [*((m, "command") for m, _ in COMMANDS.values()), *((m, a) for m, a, _ in KINDS.values())]:
+        found += getattr(import_module(f"polykv.commands.{module}"), attribute).params
+    numbers = [p for p in found if isinstance(p.type, click.types.FloatParamType)]
+    assert len(numbers) > 10 and [p.name for p in numbers if not isinstance(p.type, Number)] == []
+
+
+def test_tables_in_a_pipe_are_not_folded(capsys: pytest.CaptureFixture[str], corpus: str) -> None:
+    wide = "q8_0/turbo3,0=f16,1=turbo4/turbo2"
+    _, _, text = ask(capsys, *KLD, "--corpus", corpus, "--kv", wide, "--windows", "4")
+    (line,) = [line for line in text.splitlines() if wide in line and "\u2502" in line]
+    assert line.count("\u2502") == 11 and len(line) > 120
+    assert "bits: codes per value; held: all bytes at the end of a window per value of f16\n" in text
+
+
+def test_one_is_no_plural(capsys: pytest.CaptureFixture[str], corpus: str) -> None:
+    args = ("-m", MODEL, "--ctx", "256", "--windows", "1", "--corpus", corpus, "--max-ppl", "1e9", "--kv", "f16")
+    assert "1 window of 256 tokens, 127 positions" in ask(capsys, "ppl", *args)[2]
+    _, _, text = ask(capsys, "logits", *args[:2], *args[-2:], "--n", "1", "--length", "200", "--tokens", "1")
+    assert "1 prompt, 1 position" in text
 
 
 def test_every_kind_has_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,7 +26,8 @@ MODEL = str(tiny_path("llama"))
 def settings(**other: Any) -> dict[str, Any]:
     """A context of 128 tokens, most of which the prompt takes."""
     shared = {"model": MODEL, "backend": "cpu", "threads": 1, "activations": "f32", "kv": "q8_0/turbo3", "role": "arm"}
-    sizes = {"ctx": 128, "keep": 4, "last": 20, "tokens": 120, "codebooks": [], "calibration": None, "damage": None}
+    sizes = {"ctx": 128, "keep": 4, "last": 20, "tokens": 120, "codebooks": [], "damage": None}
+    sizes |= {"calibration": None, "calibration_v": None}
     return {**shared, **sizes, **other}
 
 

@@ -48,6 +48,18 @@ def test_the_advice_is_right() -> None:
         samples(task, length=enough - 1, n=1, seed=42, count=BY_WORDS)
 
 
+def test_the_advice_is_right_for_all_samples() -> None:
+    """Smallest questions differ in length from sample to sample."""
+    task = Rewrites(4)
+    with pytest.raises(ConfigError) as caught:
+        samples(task, length=40, n=12, seed=42, count=BY_WORDS)
+    enough = int(str(caught.value).rsplit("of ", 1)[1].removesuffix(" or more").replace(",", ""))
+    assert len(samples(task, length=enough, n=12, seed=42, count=BY_WORDS)) == 12
+    for few in (1, enough - 1):
+        with pytest.raises(ConfigError, match=f"take a length of {enough:,} or more"):
+            samples(task, length=few, n=12, seed=42, count=BY_WORDS)
+
+
 def noisy(text: str) -> int:
     """Another number for every text, whatever its length."""
     return random.Random(len(text)).randint(0, 4000)

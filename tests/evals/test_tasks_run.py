@@ -161,6 +161,24 @@ def test_counting_is_measured_against_the_control(monkeypatch: pytest.MonkeyPatc
     ]
 
 
+def test_what_the_control_did_not_answer_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A count beside none is no share of anything: left out, not full marks."""
+    import polykv.evals.suite as suite
+
+    said = {"f16": [40, 0], "turbo3": [10, 10]}
+
+    def answer(llm: LLM, found: list[Sample], **options: object) -> list[Answer]:
+        counts = [(int(s.expected[0]), n) for s, n in zip(found, said[llm.kv], strict=True)]
+        texts = [" ".join(str(first + i) for i in range(n)) for first, n in counts]
+        return [Answer(s, text, 3, End.STOP, 0.1, "raw") for s, text in zip(found, texts, strict=True)]
+
+    monkeypatch.setattr(suite, "run", answer)
+    arms = Arms(Suite(((Counting(100), 200),), n=2, seed=1))
+    for kv in said:
+        arms.add(kv, tiny_llm(kv=kv))
+    assert [(c["score"], c["n"], c["no_data"]) for c in arms.cells] == [(100, 1, 1), (25, 1, 1)]
+
+
 def test_suites_are_checked(llm: LLM) -> None:
     with pytest.raises(ConfigError, match="0 samples"):
         Suite(((NEEDLE, 900),), 0, 1)
@@ -245,7 +263,10 @@ def test_other_kinds(
     assert found == (tasks or ["copy_id", "copy_hex", "copy_json", "copy_tool"])
     assert column in printed or all(c["precision"] is None for c in result["cells"])
     if more:
-        assert result["settings"]["corpus"] == "mine.txt"
+        assert result["settings"]["corpus"] == "mine.txt" and len(result["settings"]["text"]) == 16
+        before = text.read_bytes()
+        code, _, printed = ask(capsys, *args, *more, "-o", str(text))
+        assert code == 2 and "--haystack-file and --out name the same file" in printed and text.read_bytes() == before
 
 
 def test_countup(capsys: pytest.CaptureFixture[str]) -> None:

@@ -125,7 +125,7 @@ def test_niah(name: str) -> None:
             words = text[slice(*draft.span)]
             for key, value in stated:
                 words = words.replace(f"One of the special magic {value_kind} for {key} is: {value}.", "")
-            assert words.split() == list(ESSAY.words[:size])
+            assert words.split() == [w.rstrip() for w in ESSAY.words[:size]]
         single = q * v == 1
         assert ("A special magic" in text) == single and ("Some special magic" in text) != single
         assert draft.prefix.endswith(" is" if single else " are") and "  " not in text
@@ -175,6 +175,10 @@ def test_tracking() -> None:
     assert first.partition("\n\nKeep")[0] != second.partition("\n\nKeep")[0]
     assert "\n\nKeep" not in Tracking(example=False).draft(42, 0, 12).prompt
     assert len(Tracking(hops=2).draft(0, 0, 5).expected) == 3
+    # A chain that is longer than the filling of the worked example.
+    for hops in (1, 9, 10, 20):
+        task = Tracking(hops=hops)
+        assert len(task.draft(0, 0, task.least).expected) == hops + 1
     # Hops end with a blank, the first statement does not.
     ends = [line.endswith(" ") for line in lines(Tracking().draft(42, 0, 12)) if line.startswith("VAR")]
     assert ends == [False, True, True, True, True]
