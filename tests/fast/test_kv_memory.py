@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
 
 from polykv.cache.codecs import codec
-from polykv.fast.cpu import kv_alloc, kv_grow, kv_memory, kv_pack, kv_unpack
+from polykv.fast.cpu import kv_alloc, kv_grow, kv_pack, kv_unpack, large_pages
 from polykv.fast.cpu.kv_memory import ENOUGH, heads, own
+from polykv.fast.cpu.large_pages import LARGE
 from polykv.ops import load
 from polykv.types import KVArena
 
@@ -47,9 +51,9 @@ def test_arenas_that_grow_share_arrays_of_limited_size() -> None:
     joined: dict[int, int] = {}
     for arena in found:
         whole = heads(own(arena))
-        while whole.base is not None:
+        while isinstance(whole.base, np.ndarray):
             whole = whole.base
-        assert arena.nbytes < ENOUGH / 2
+        assert arena.nbytes < ENOUGH / 2 and whole.ctypes.data % LARGE == 0
         joined[id(whole)] = whole.nbytes
     sizes = sorted(joined.values(), reverse=True)
     assert sum(sizes) == sum(a.nbytes for a in found) and len(sizes) >= 3
@@ -59,16 +63,16 @@ def test_arenas_that_grow_share_arrays_of_limited_size() -> None:
 
 
 def test_growth_that_breaks_off_leaves_every_arena_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, real, left = arenas(60), np.zeros, [2]
+    found, real, left = arenas(60), large_pages.mmap.mmap, [2]
     before = packed(found)
 
-    def scarce(*args: Any) -> np.ndarray:
+    def scarce(*args: Any, **kwargs: Any) -> Any:
         left[0] -= 1
         if left[0] < 0:
-            raise MemoryError
-        return real(*args)
+            raise OSError(errno.ENOMEM, "Cannot allocate memory")
+        return real(*args, **kwargs)
 
-    monkeypatch.setattr(kv_memory.np, "zeros", scarce)
+    monkeypatch.setattr(large_pages.mmap, "mmap", scarce)
     with pytest.raises(MemoryError):
         kv_grow(found, 1000)
     monkeypatch.undo()
@@ -85,6 +89,42 @@ def test_growth_that_breaks_off_leaves_every_arena_whole(monkeypatch: pytest.Mon
 def test_too_much_is_a_memory_error() -> None:
     with pytest.raises(MemoryError):
         kv_alloc(codec("f32"), 1 << 26, 8, 512, 64)
+    found = arenas(2)
+    before = packed(found)
+    for n_blocks in (1 << 45, 1 << 55):
+        with pytest.raises(MemoryError):
+            kv_grow(found, n_blocks)
+    for a, b in zip(before, packed(found), strict=True):
+        assert np.array_equal(a, b)
+
+
+# A process of its own: what another test has taken and given back would count.
+GROWTH = """
+from polykv.cache.codecs import codec
+from polykv.fast.cpu import kv_alloc, kv_grow
+
+def told(name):
+    with open("/proc/self/status") as f:
+        return next(1024 * int(line.split()[1]) for line in f if line.startswith(name))
+
+found, n = [kv_alloc(codec("f16"), 1, 3, 64, 32) for _ in range(24)], 64
+kv_grow(found, 2)
+before = told("VmRSS:")
+while n < 1400:
+    kv_grow(found, n)
+    for arena in found:
+        arena.fields["data"][:] = 1
+    n += n // 2
+print(sum(a.nbytes for a in found), told("VmHWM:") - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")
+def test_growing_by_halves_takes_no_more_resident_memory_than_the_last_arrays() -> None:
+    done = subprocess.run([sys.executable, "-c", GROWTH], capture_output=True, text=True, check=True)
+    held, peak = map(int, done.stdout.split())
+    # Old arrays that live on beside the new ones, and holes that they leave, would come on top.
+    assert held > 8 * ENOUGH and held * 0.95 < peak < held + ENOUGH / 2
 
 
 def test_arenas_of_another_backend_are_refused() -> None:

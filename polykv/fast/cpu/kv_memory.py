@@ -6,8 +6,7 @@ other heads in between would break it up (docs/PERFORMANCE.md). `fields["data"]`
 in every arena; kernels take them as they lie (`heads`).
 
 A step reads the cells of all layers, which in pages of 4 KiB costs a walk through the page table every few records.
-NumPy asks for pages of 2 MiB for arrays of 4 MiB and more, which those of one layer seldom are. So arrays that grow
-together are parts of larger ones.
+Arrays of one layer seldom fill pages of 2 MiB. So arrays that grow together are parts of larger ones (large_pages.py).
 """
 
 from __future__ import annotations
@@ -17,10 +16,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from polykv.fast.cpu.kv_layout import RECORD, CpuArena, layout
+from polykv.fast.cpu.large_pages import zeroed
 from polykv.types import U8, Codec, KVArena
 
-# Bytes from which no more arenas join: a growth holds one or two old arrays more than the new ones, not all.
-ENOUGH = 16 << 20
+# Bytes from which no more arenas join. A growth holds one old array of about that size beside all new ones; and what
+# an array has beyond whole large pages, half of one on average, lies in small ones: a tenth of it.
+ENOUGH = 10 << 20
 
 
 def own(arena: KVArena) -> CpuArena:
@@ -43,7 +44,7 @@ def kv_alloc(
 def kv_grow(arenas: Sequence[KVArena], n_blocks: int) -> None:
     """Have n_blocks blocks in every arena, with what they hold; new ones are zero."""
     for batch in _batches([own(a) for a in arenas], n_blocks):
-        memory, at = np.zeros(sum(_size(a, n_blocks) for a in batch), np.uint8), 0
+        memory, at = zeroed(sum(_size(a, n_blocks) for a in batch)), 0
         for arena in batch:
             part = memory[at : at + _size(arena, n_blocks)]
             data = part.reshape(arena.n_kv, n_blocks, int(arena.geom[RECORD]))
