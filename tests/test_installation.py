@@ -22,6 +22,11 @@ BROKEN = {
     "no GPU": "class cuda:\n    @staticmethod\n    def is_available():\n        raise RuntimeError('no device')",
     "crash": "raise RuntimeError('vector_types.h not found')",
 }
+SAID = {
+    "no library": "CuPy does not import (libnvrtc.so.12: cannot open shared object file)",
+    "no GPU": "CuPy cannot load CUDA",
+    "crash": "CuPy does not import (vector_types.h not found)",
+}
 
 
 def python(*args: str, text: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
@@ -36,9 +41,9 @@ def test_a_broken_cupy_disturbs_nothing(fault: str, tmp_path: Path) -> None:
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     done = python("-c", USE, PYTHONPATH=path, CUDA_VISIBLE_DEVICES="")
     assert (done.returncode, done.stdout) == (0, "it works\n"), done.stderr
-    doctor = python("-m", "polykv", "doctor", PYTHONPATH=path)
+    doctor = python("-m", "polykv", "doctor", "--json", PYTHONPATH=path)
     assert doctor.returncode == 0, doctor.stderr
-    assert "CuPy is installed" in doctor.stdout
+    assert SAID[fault] in doctor.stdout and "everything runs on the CPU" in doctor.stdout
 
 
 def test_a_program_from_standard_input() -> None:
