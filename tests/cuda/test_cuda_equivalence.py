@@ -56,7 +56,7 @@ def set_apart(case: Case) -> str | None:
         return "denormal float32 numbers are zero on the device, so nothing is left of such states"
     if case.op == "attend" and case.id.startswith("large-scores") and case.storage and case.storage[0].unit_norm:
         return (
-            "with scores in thousands the rounding of levels to bytes decides which key wins; see test_attend_device.py"
+            "with scores in thousands the rounding of levels to bytes decides which key wins"
         )
     return None
 
