@@ -55,9 +55,7 @@ def set_apart(case: Case) -> str | None:
     if case.op == "greedy" and case.id.endswith("-tiny"):
         return "denormal float32 numbers are zero on the device, so nothing is left of such states"
     if case.op == "attend" and case.id.startswith("large-scores") and case.storage and case.storage[0].unit_norm:
-        return (
-            "with scores in thousands the rounding of levels to bytes decides which key wins"
-        )
+        return "with scores in thousands the rounding of levels to bytes decides which key wins"
     return None
 
 
