@@ -57,7 +57,7 @@ template <int TYPE, int WIDTH, int SETS> struct Scores {
                 for (int n = 0; n < SETS * PARTS; n++) {
                     const int part = n % PARTS;
                     const u32(&of_q)[2] = q[n / PARTS][s][part];
-                    mma_s8(d[n / PARTS][u], a[part][0], b[part][0], a[part][1], b[part][1], of_q[0], of_q[1]);
+                    mma_s8_32(d[n / PARTS][u], a[part][0], b[part][0], a[part][1], b[part][1], make_uint2(of_q[0], of_q[1]));
                 }
             }
             if (!PER_CELL)
@@ -96,8 +96,8 @@ template <int WIDTH, int SETS> struct Scores<F16, WIDTH, SETS> {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const float a = x[s][2 * i] * inverse, b = x[s][2 * i + 1] * inverse;
-                const u32 hi = to_halves(a, b);
-                q[n][s][i] = g % 2 ? to_halves(a - half_to_float(hi & 0xFFFF), b - half_to_float(hi >> 16)) : hi;
+                const u32 hi = f32_to_f16x2(a, b);
+                q[n][s][i] = g % 2 ? f32_to_f16x2(a - f16_to_f32(hi & 0xFFFF), b - f16_to_f32(hi >> 16)) : hi;
             }
     }
 

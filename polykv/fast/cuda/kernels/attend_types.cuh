@@ -140,6 +140,6 @@ template <int WIDTH> struct Codes<TURBO2, WIDTH> : Turbo2<WIDTH> {};
 // Four halves as floats.
 __device__ __forceinline__ void four(u32 at, float (&x)[4]) {
     uint2 v = shared8(at);
-    x[0] = half_to_float(v.x & 0xFFFF), x[1] = half_to_float(v.x >> 16);
-    x[2] = half_to_float(v.y & 0xFFFF), x[3] = half_to_float(v.y >> 16);
+    x[0] = f16_to_f32(v.x & 0xFFFF), x[1] = f16_to_f32(v.x >> 16);
+    x[2] = f16_to_f32(v.y & 0xFFFF), x[3] = f16_to_f32(v.y >> 16);
 }

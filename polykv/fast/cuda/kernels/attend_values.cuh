@@ -113,7 +113,7 @@ template <int TYPE, int WIDTH> struct Values {
                 for (int n = 0; n < SETS * PARTS; n++) {
                     const int part = n % PARTS;
                     const u32(&w_of)[2] = q[n / PARTS][part];
-                    mma_s8(sets[n / PARTS].d[e], a[part][0], b[part][0], a[part][1], b[part][1], w_of[0], w_of[1]);
+                    mma_s8_32(sets[n / PARTS].d[e], a[part][0], b[part][0], a[part][1], b[part][1], make_uint2(w_of[0], w_of[1]));
                 }
             }
         }
@@ -161,8 +161,8 @@ template <int WIDTH> struct Values<F16, WIDTH> {
 #pragma unroll
         for (int j = 0; j < 4 * SETS; j++) {
             const float x = p[j / 4][j % 4];
-            const u32 hi = to_halves(x, 0);
-            r[j / 4][j % 4] = transpose(pick(hi, to_halves(x - half_to_float(hi & 0xFFFF), 0), 0x5410));
+            const u32 hi = f32_to_f16x2(x, 0);
+            r[j / 4][j % 4] = transpose(pick(hi, f32_to_f16x2(x - f16_to_f32(hi & 0xFFFF), 0), 0x5410));
         }
 #pragma unroll
         for (int e = 0; e < PAIRS; e++) {

@@ -1,19 +1,14 @@
 // Tensor-core products, asynchronous copies and byte selection, as the hardware has them (PTX ISA 8, sections
-// "Multiply-and-accumulate", "cp.async", "prmt"). Fragments are per lane: g = lane / 4, t = lane % 4.
+// "Multiply-and-accumulate", "cp.async", "prmt"). Products of bytes are in mma_s8.cuh. Fragments are per lane: g = lane / 4, t = lane % 4.
+
+#include "half.cuh"
+#include "mma_s8.cuh"
 
 typedef unsigned int u32;
 typedef unsigned short u16;
 typedef unsigned char u8;
 
 #define BELOW_ALL (-__int_as_float(0x7F800000))
-
-// D[16][8] += A[16][32] B[32][8], bytes signed. a0: A[g][4t..], a1: A[g + 8][4t..], a2: A[g][16 + 4t..], a3: A[g + 8][16 + 4t..];
-// b0: B[4t..][g], b1: B[16 + 4t..][g]; d0 d1: D[g][2t, 2t + 1], d2 d3: D[g + 8][2t, 2t + 1].
-__device__ __forceinline__ void mma_s8(int (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
 
 // D[16][8] += A[16][16] B[16][8] of halves. a0: A[g][2t, 2t + 1], a1: A[g + 8][2t..], a2: A[g][8 + 2t..], a3: A[g + 8][8 + 2t..];
 // b0: B[2t, 2t + 1][g], b1: B[8 + 2t..][g]; d as above.
@@ -37,19 +32,6 @@ __device__ __forceinline__ u32 pick(u32 lo, u32 hi, u32 sel) {
     u32 y;
     asm("prmt.b32 %0, %1, %2, %3;" : "=r"(y) : "r"(lo), "r"(hi), "r"(sel));
     return y;
-}
-
-__device__ __forceinline__ float half_to_float(u32 low_half) {
-    float f;
-    asm("{.reg .b16 h; cvt.u16.u32 h, %1; cvt.f32.f16 %0, h;}" : "=f"(f) : "r"(low_half));
-    return f;
-}
-
-// Two halves: lo in the low half.
-__device__ __forceinline__ u32 to_halves(float lo, float hi) {
-    u32 r;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
-    return r;
 }
 
 __device__ __forceinline__ float power2(float x) {
