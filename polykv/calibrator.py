@@ -22,8 +22,8 @@ from polykv.cache.codecs import parse_tiers
 from polykv.cache.equalize import STRENGTH, Rule, balanced, innerq, noise
 from polykv.cache.pool import KVPool
 from polykv.cache.sequence import Sequence
+from polykv.cache.support import cache_config
 from polykv.catalogue import resolve
-from polykv.config import CacheConfig
 from polykv.errors import ConfigError, PromptError
 from polykv.model.channels import F64, ChannelSquares
 from polykv.model.loader import Model, load_model
@@ -101,7 +101,7 @@ def observe(
 ) -> ChannelSquares:
     """Mean squares of all channels while the model reads `ids` in pieces, each from position 0 on."""
     ops = operations.load(backend)
-    stored = CacheConfig(parse_tiers("f32", len(model.config.layers)))
+    stored = cache_config(ops, parse_tiers("f32", len(model.config.layers)))
     check_model(ops, model, stored)
     window = min(WINDOW, model.config.context)
     squares = ChannelSquares(ops, model)

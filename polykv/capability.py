@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from polykv.cache.codecs import CODECS, VARIANTS, codec
-from polykv.config import CacheConfig
 from polykv.ops import BACKENDS, Limits, load
 
 TYPES = (*CODECS, *VARIANTS)
@@ -49,7 +48,7 @@ class Capability:
 
 def capability(backend: str, limits: Limits) -> Capability:
     """Ask one backend about every pair of types at every size."""
-    size = CacheConfig.block_size
+    size = limits.preferred_block()
     return Capability(
         backend,
         {

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from weakref import WeakSet
 
 import numpy as np
@@ -181,11 +182,11 @@ class Engine:
         # Greedy tokens do not need all logits.
         greedy = all(r.sampling.greedy for r in ready)
         try:
-            room, items = self._room(len(ready)), [(sequence_of(r), ids) for r, ids in batch]
+            items = [(sequence_of(r), ids) for r, ids in batch]
             if greedy:
-                tokens = self.runner.next_tokens(items, wants, room=room).tolist()
+                tokens = self.runner.next_tokens(items, wants, room=self._room(len(ready))).tolist()
             else:
-                logits = self.runner.step(items, wants, out=room)
+                tokens = self.runner.sampled(items, wants, partial(self._choose, ready))
         except CapacityError as e:
             if not self._schedule.make_room():
                 # The last one that runs; it may be that of another thread.
@@ -193,7 +194,7 @@ class Engine:
                 self._schedule.end(batch[0][0], Finish.CANCELLED)
             return True
         self._account(batch, time.perf_counter() - began)
-        for request, token in zip(ready, tokens if greedy else self._choose(ready, logits), strict=True):
+        for request, token in zip(ready, tokens, strict=True):
             self._accept(request, token)
         for r, _ in batch:
             if not r.done and r.max_tokens == 0 and sequence_of(r).length == len(r.prompt):

@@ -25,8 +25,8 @@ from polykv.cache.codecs.trellis import with_codebooks
 from polykv.cache.plan import MemoryPlan, plan_memory
 from polykv.cache.pool import KVPool
 from polykv.cache.sequence import Sequence
+from polykv.cache.support import cache_config
 from polykv.catalogue import resolve
-from polykv.config import CacheConfig
 from polykv.engine import Engine
 from polykv.engine_options import Options, make_request
 from polykv.engine_request import Generation, Request
@@ -72,14 +72,15 @@ def load(
 ) -> LLM:
     """Open a model.
 
-    model: path of a GGUF file, a name of the catalogue, or `hf:org/repo[:file]`. backend: "cpu" or "ref".
+    model: path of a GGUF file, a name of the catalogue, or `hf:org/repo[:file]`. backend: "cpu", "cuda" or "ref".
     kv: tier `K/V` of the cache, with optional overrides per layer (`q8_0/turbo3,0-1=f16`), or `auto`, which gives K
     more bits in layers whose key bias needs them (`polykv.model.key_bias`).
     codebooks: files that replace the codebooks of trellis types in `kv` (`polykv.codebook`). activations: "f32" (exact)
-    or "q8" (rows rounded to int8 per 32 values before each matrix product; default of cpu). ctx: longest sequence in
-    tokens (default: the model's, at most 8192). cache_tokens: cells of all sequences together (default 4 * ctx).
-    threads: worker threads of the cpu backend (default: all cores). chunk: prompt tokens per step. calibration: file of
-    factors for the channels of K (`polykv calibrate`), or what `polykv.calibrate` found; calibration_v: file for V.
+    or "q8" (rows rounded to int8 per 32 values before each matrix product; default of cpu and cuda). ctx: longest
+    sequence in tokens (default: the model's, at most 8192). cache_tokens: cells of all sequences together (default
+    4 * ctx). threads: worker threads of the cpu backend (default: all cores). chunk: prompt tokens per step.
+    calibration: file of factors for the channels of K (`polykv calibrate`), or what `polykv.calibrate` found;
+    calibration_v: file for V.
     screen: find greedy tokens in half of the output matrix where that pays (`polykv.model.screen`); changes no token.
 
     Raises a PolyKVError for anything that is wrong with the file or the arguments.
@@ -100,9 +101,9 @@ def load(
     set_threads(backend, threads)
     asked, free = asked_tiers(kv, len(loaded.config.layers))
     asked = with_codebooks(asked, books)
-    check_model(ops, loaded, CacheConfig(asked))
-    tiers, checks = protect_keys(ops, loaded, asked, free, CacheConfig.block_size)
-    stored = CacheConfig(tiers)
+    check_model(ops, loaded, cache_config(ops, asked))
+    tiers, checks = protect_keys(ops, loaded, asked, free, ops.preferred_block())
+    stored = cache_config(ops, tiers)
     cells = SEQUENCES_OF_FULL_LENGTH * context if cache_tokens is None else cache_tokens
     cache = KVPool(ops, loaded.config, stored, fingerprint=loaded.fingerprint, max_tokens=cells)
     cache.equalize(_calibration(calibration, calibration_v))
@@ -134,7 +135,7 @@ def _calibration(k: str | Path | Calibration | None, v: str | Path | None) -> Ca
 def choose_activations(backend: str, name: str | None) -> Activations:
     """By name; None is the default of the backend. Raises ConfigError for an unknown name."""
     names = {"f32": Activations.F32, "q8": Activations.Q8}
-    name = ("q8" if backend == "cpu" else "f32") if name is None else name
+    name = ("f32" if backend == "ref" else "q8") if name is None else name
     if not isinstance(name, str) or name not in names:
         raise ConfigError(f"activations are {name!r}; known: {', '.join(names)}")
     return names[name]

@@ -2,13 +2,15 @@
 
 A backend is a package that has a function for each method of `Ops`, with the same signature:
 
-    ref    polykv.ref         NumPy; defines the meaning; runs whole models, slowly
-    cpu    polykv.fast.cpu    numba
+    ref     polykv.ref                NumPy; defines the meaning; runs whole models, slowly
+    cpu     polykv.fast.cpu           numba
+    cuda    polykv.fast.cuda.bound    CUDA kernels, on CuPy arrays
 
 `load(name)` binds one backend and counts calls. What a backend cannot do it says when asked (`Limits`), before a model
 is opened; never in the middle of a run, never by doing something else in silence. Operations are plain functions of
-arrays and numbers: no hidden state, no random numbers, float32 unless said otherwise, C-contiguous. `out` receives the
-result when given and is returned. Operations never keep a reference to an argument.
+arrays and numbers: no hidden state, no random numbers, float32 unless said otherwise, C-contiguous. Arguments are NumPy
+arrays, or arrays that an operation of the same backend gave; results are arrays of the backend, which `fetch` brings to
+NumPy. `out` receives the result when given and is returned. Operations never keep a reference to an argument.
 
 Agreement classes (how a fast twin is compared with `ref`, see `AGREEMENT`):
     EXACT  equal bytes or integers
@@ -53,7 +55,8 @@ from polykv.types import (
     Stack,
 )
 
-BACKENDS = ("ref", "cpu")
+BACKENDS = ("ref", "cpu", "cuda")
+MODULES = {"ref": "polykv.ref", "cpu": "polykv.fast.cpu", "cuda": "polykv.fast.cuda.bound"}
 
 
 class Agreement(Enum):
@@ -65,7 +68,19 @@ class Agreement(Enum):
     COST = 1e-6
 
 
-class Ops(Protocol):
+class Memory(Protocol):
+    """Where the arrays of a backend are."""
+
+    def fetch(self, x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """A result as a NumPy array: itself where it is one."""
+        ...
+
+    def wait(self) -> None:
+        """Until all that was begun is done; for those who measure time."""
+        ...
+
+
+class Ops(Memory, Protocol):
     """Signatures, shapes and meaning of all operations. Letters: see `polykv.types`."""
 
     # -- weights -----------------------------------------------------------------------------------------------
@@ -274,6 +289,18 @@ AGREEMENT: dict[str, Agreement] = {
 class Limits(Protocol):
     """What a backend can do; every backend has these functions beside its operations. None = yes, else the reason."""
 
+    def unusable(self) -> str | None:
+        """Why nothing runs on this machine."""
+        ...
+
+    def preferred_block(self) -> int:
+        """Cells of a block that the backend stores and reads well."""
+        ...
+
+    def supports_stages(self) -> str | None:
+        """Whether cells may be exact first and coded in whole units later (docs/CENTERED.md)."""
+        ...
+
     def supports_kv(self, k: Codec, v: Codec, head_dim: int, block_size: int) -> str | None:
         """Whether K and V of a layer can be stored in these types, and read by `attend`."""
         ...
@@ -288,6 +315,7 @@ def _methods(protocol: type) -> tuple[str, ...]:
 
 
 OPERATIONS = _methods(Ops)
+MEMORY = _methods(Memory)
 LIMITS = _methods(Limits)
 
 
@@ -303,8 +331,8 @@ class BoundOps:
             fn = getattr(module, op)
             self.source[op] = fn.__module__
             setattr(self, op, self._counted(op, fn))
-        for question in LIMITS:
-            setattr(self, question, getattr(module, question))
+        for fact in (*LIMITS, *MEMORY):
+            setattr(self, fact, getattr(module, fact))
 
     def _counted(self, op: str, fn: Any) -> Any:
         calls = self.calls
@@ -321,7 +349,7 @@ class LoadedOps(BoundOps, Ops, Limits):
 
 
 def load(name: str) -> LoadedOps:
-    """Bind the backend `name` ("ref" or "cpu").
+    """Bind the backend `name`, one of BACKENDS. Whether it runs here, `Limits.unusable` says.
 
     >>> load("ref").name
     'ref'
@@ -330,5 +358,5 @@ def load(name: str) -> LoadedOps:
     """
     if name not in BACKENDS:
         raise ConfigError(f"unknown backend {name!r}; this build has: {', '.join(BACKENDS)}")
-    module = importlib.import_module("polykv.ref" if name == "ref" else "polykv.fast.cpu")
+    module = importlib.import_module(MODULES[name])
     return cast(LoadedOps, BoundOps(name, module))

@@ -99,4 +99,4 @@ def choose(
         np.array([p.min_p for p in params], np.float32),
         np.array(u, np.float64),
     )
-    return [int(i) for i in ids]
+    return [int(i) for i in ops.fetch(ids)]

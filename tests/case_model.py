@@ -9,6 +9,7 @@ import numpy as np
 from case_attention import Plan, Seq, layer
 from case_base import Arrays, Case, normal, poison, seeded, weight
 
+from polykv.cache.codecs import parse_tier
 from polykv.ops import Ops
 from polykv.types import (
     Activations,
@@ -68,12 +69,14 @@ def cases() -> Iterator[Case]:
             for plan in PLANS:
                 for tier in ("f32", "q8_0/turbo3"):
                     yield attention_block(shape, plan, tier, activations)
+                yield attention_block(shape, plan, "f16", activations)
             for n in (1, 8, 63):
                 yield mlp_block(shape, n, activations)
             yield head(shape, 1, 320, activations)
             yield head(shape, 5, 1000, activations)
     for plan in PLANS:
-        yield layers(plan)
+        yield layers(plan, ("f32", "f16"))
+        yield layers(plan, ("f16", "f16"))
 
 
 def attention_weights(shape: Shape) -> AttentionWeights:
@@ -152,8 +155,9 @@ def attention_block(shape: Shape, plan: str, tier: str, activations: Activations
 
         return call
 
-    exact = tier == "f32" and activations == Activations.F32
-    return Case("attention_block", name, prepare, tolerance=OF_ITS_CLASS if exact else STEP)
+    exact, pair = tier == "f32" and activations == Activations.F32, parse_tier(tier)
+    storage = pair.k, pair.v, shape.head_dim, PLANS[plan].size
+    return Case("attention_block", name, prepare, tolerance=OF_ITS_CLASS if exact else STEP, storage=storage)
 
 
 def stack_of(ops: Ops, n_blocks: tuple[int, int], size: int, tiers: tuple[str, str]) -> Stack:
@@ -168,16 +172,16 @@ def stack_of(ops: Ops, n_blocks: tuple[int, int], size: int, tiers: tuple[str, s
     return Stack(tuple(made))
 
 
-def layers(plan: str) -> Case:
+def layers(plan: str, tiers: tuple[str, str]) -> Case:
     """Where nothing is rounded: four layers of random weights would make much of every step in an activation. That
     rounded ones are the same as block by block is tested bit for bit (tests/fast/test_layers.py)."""
-    name = f"stack-{plan}"
+    name = f"stack-{plan}" + f"-{tiers[0]}" * (tiers[0] != "f32")
 
     def prepare(ops: Ops) -> Callable[[], Arrays]:
         p = PLANS[plan]
         built = [p.build(f"{name}{group}") for group in range(2)]
         segments, slots = [b[0] for b in built], [b[1] for b in built]
-        stack = stack_of(ops, (built[0][2], built[1][2]), p.size, ("f32", "f16"))
+        stack = stack_of(ops, (built[0][2], built[1][2]), p.size, tiers)
         h0 = normal(seeded(name), p.n_rows, GEMMA.embd)
         turns = [angles_of(segments[0].positions * (1 + 2 * rope), GEMMA) for rope in range(2)]
 
@@ -188,7 +192,8 @@ def layers(plan: str) -> Case:
 
         return call
 
-    return Case("layers", name, prepare)
+    pair = parse_tier(tiers[0])
+    return Case("layers", name, prepare, storage=(pair.k, pair.v, GEMMA.head_dim, PLANS[plan].size))
 
 
 def mlp_block(shape: Shape, n: int, activations: Activations) -> Case:

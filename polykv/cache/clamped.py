@@ -40,7 +40,7 @@ def _count(pool: KVPool, arena: KVArena) -> int:
     total = 0
     for at in range(0, arena.n_blocks, CHUNK):
         blocks = np.arange(at, min(at + CHUNK, arena.n_blocks), dtype=np.int32)
-        vectors = pool.ops.kv_pack(arena, blocks)[:, : arena.block_size]
+        vectors = pool.ops.fetch(pool.ops.kv_pack(arena, blocks))[:, : arena.block_size]
         total += int((np.abs(_scales(codec, arena.head_dim, vectors)) >= LARGEST).any(axis=-1).sum())
     return total
 

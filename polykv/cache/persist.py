@@ -85,7 +85,7 @@ def _renumber(pool: KVPool, g: int, sequences: list[Sequence]) -> tuple[I32, I32
 
 def _packed(pool: KVPool, arena: KVArena, blocks: I32, valid: I32) -> Iterator[U8]:
     for i in range(0, len(blocks), _SLAB):
-        data = np.array(pool.ops.kv_pack(arena, blocks[i : i + _SLAB]))
+        data = np.array(pool.ops.fetch(pool.ops.kv_pack(arena, blocks[i : i + _SLAB])))
         # Cells behind the last token may still hold what an earlier sequence wrote there; it is not ours to give.
         beyond = np.arange(arena.block_size) >= valid[i : i + _SLAB, None]
         data[:, : arena.block_size][beyond] = 0

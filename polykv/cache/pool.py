@@ -124,7 +124,7 @@ class KVPool:
         """Decoded K and V of whole blocks of a layer, [n, block_size, n_kv, D] each, in true space: rotations and
         factors undone. For those who look at what is stored; attention reads codes and scales queries instead."""
         kv, e = self._layers[layer], self.equalizers[layer]
-        k, v = (self.ops.kv_read(arena, blocks) for arena in (kv.k, kv.v))
+        k, v = (self.ops.fetch(self.ops.kv_read(arena, blocks)) for arena in (kv.k, kv.v))
         for x, factors in ((k, e.k), (v, e.v)):
             if factors is not None:
                 x /= factors

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from polykv.config import ModelConfig, Tier
+from polykv.config import CacheConfig, ModelConfig, Tier
 from polykv.errors import UnsupportedError
 from polykv.ops import BACKENDS, Limits, LoadedOps, load
 from polykv.types import UNIT
 
 
+def cache_config(limits: Limits, tiers: tuple[Tier, ...]) -> CacheConfig:
+    """A cache of these tiers in blocks as the backend likes them."""
+    return CacheConfig(tiers, limits.preferred_block())
+
+
 def kv_reasons(limits: Limits, model: ModelConfig, tiers: tuple[Tier, ...], block_size: int) -> list[str]:
     """Why the backend cannot hold the K/V of this model in these tiers, one sentence per reason; empty = it can."""
+    unusable = limits.unusable()
+    if unusable is not None:
+        return [unusable]
     layers: dict[str, list[int]] = {}
     for i, (layer, tier) in enumerate(zip(model.layers, tiers, strict=True)):
         reason = limits.supports_kv(tier.k, tier.v, layer.head_dim, UNIT if tier.staged else block_size)
+        if reason is None and tier.staged:
+            reason = limits.supports_stages()
         if reason is not None:
             layers.setdefault(f"K/V as {tier} with head_dim {layer.head_dim}: {reason}", []).append(i)
     return [f"{reason} ({_where(found, len(model.layers))})" for reason, found in layers.items()]
@@ -22,7 +32,7 @@ def check_kv(ops: LoadedOps, model: ModelConfig, tiers: tuple[Tier, ...], block_
     """Raise UnsupportedError with all `kv_reasons`, and the backends that have none."""
     reasons = kv_reasons(ops, model, tiers, block_size)
     if reasons:
-        others = [name for name in BACKENDS if not kv_reasons(load(name), model, tiers, block_size)]
+        others = [b for b in BACKENDS if not kv_reasons(load(b), model, tiers, load(b).preferred_block())]
         raise refusal(ops.name, reasons, others)
 
 

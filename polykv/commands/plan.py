@@ -51,8 +51,8 @@ def command(
     """
     from polykv.cache.calibration_file import read_calibration
     from polykv.cache.plan import plan_memory
+    from polykv.cache.support import cache_config
     from polykv.catalogue import resolve
-    from polykv.config import CacheConfig
     from polykv.model.key_bias import asked_tiers, protect_keys
     from polykv.model.loader import load_model
     from polykv.model.support import check_model
@@ -63,8 +63,8 @@ def command(
     if shared is None:
         shared = max(0, ctx - 256)
     ops, (asked, free) = load(backend), asked_tiers(kv, len(loaded.config.layers))
-    check_model(ops, loaded, CacheConfig(asked))
-    tiers, checks = protect_keys(ops, loaded, asked, free, CacheConfig.block_size)
+    check_model(ops, loaded, cache_config(ops, asked))
+    tiers, checks = protect_keys(ops, loaded, asked, free, ops.preferred_block())
     scales = read_calibration(calibration, calibration_v)
     equalizers = scales.equalizers(loaded.config)
     plan = plan_memory(loaded.config, tiers, ctx=ctx, agents=agents, shared=shared, ops=ops)

@@ -9,7 +9,6 @@ from polykv.cache.calibration import NONE
 from polykv.cache.codecs import codec, parse_tier, parse_tiers
 from polykv.commands.compiling import Compiling
 from polykv.commands.output import Output
-from polykv.config import CacheConfig
 from polykv.types import UNIT
 
 if TYPE_CHECKING:
@@ -185,7 +184,7 @@ def _runs(ops: LoadedOps, model: Model, kv: str) -> bool:
     except ConfigError:
         # One of ALWAYS whose type this build does not have.
         return False
-    return not kv_reasons(ops, model.config, tiers, CacheConfig.block_size)
+    return not kv_reasons(ops, model.config, tiers, ops.preferred_block())
 
 
 def _show_sides(out: Output, sides: dict[str, tuple[str, str]], alone: dict[str, Quality]) -> None:

@@ -11,6 +11,7 @@ from polykv.cache.calibration import Calibration
 from polykv.cache.codecs.trellis import with_codebooks
 from polykv.cache.group import Stage, exact_from, make_groups
 from polykv.cache.identity import Identity
+from polykv.cache.support import cache_config
 from polykv.catalogue import resolve
 from polykv.config import CacheConfig, ModelConfig, Tier
 from polykv.counted import counted
@@ -66,8 +67,8 @@ def make_arm(
     config = setting.model.config
     asked, free = asked_tiers(kv, len(config.layers))
     asked = with_codebooks(asked, list(codebooks))
-    check_model(setting.ops, setting.model, CacheConfig(asked))
-    tiers, _ = protect_keys(setting.ops, setting.model, asked, free, CacheConfig.block_size)
+    check_model(setting.ops, setting.model, cache_config(setting.ops, asked))
+    tiers, _ = protect_keys(setting.ops, setting.model, asked, free, setting.ops.preferred_block())
     factors = Calibration() if calibration is None else calibration
     factors.equalizers(config)
     return Arm(kv, tiers, factors)
@@ -75,7 +76,7 @@ def make_arm(
 
 def cache_identity(setting: Setting, arm: Arm) -> str:
     """Equal for arms that store the same of a model in the same way, whatever their names."""
-    own = Identity.of(setting.model.config, CacheConfig(arm.tiers), setting.model.fingerprint)
+    own = Identity.of(setting.model.config, cache_config(setting.ops, arm.tiers), setting.model.fingerprint)
     return replace(own, calibration=arm.calibration.identity()).hash_seed().hex()
 
 

@@ -72,7 +72,7 @@ def _turned(pool: KVPool, layer: int, by: I32, k: F32) -> F32:
     size = np.sqrt(turn.cos**2 + turn.sin**2)
     turn.cos[...] /= size
     turn.sin[...] /= size
-    return pool.ops.rope(np.ascontiguousarray(k), turn)
+    return pool.ops.fetch(pool.ops.rope(np.ascontiguousarray(k), turn))
 
 
 def _swapped(v: F32) -> F32:
@@ -92,5 +92,5 @@ def _change(pool: KVPool, sequence: Sequence, layer: int, k: Change | None, v: C
     kv = pool.layer(layer)
     for arena, change in ((kv.k, k), (kv.v, v)):
         if change is not None:
-            x = pool.ops.kv_read(arena, blocks).reshape(-1, arena.n_kv, arena.head_dim)
+            x = pool.ops.fetch(pool.ops.kv_read(arena, blocks)).reshape(-1, arena.n_kv, arena.head_dim)
             pool.ops.kv_append(arena, np.ascontiguousarray(change(pool, layer, at, x)), slots)

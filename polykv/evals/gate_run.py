@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from polykv.cache.pool import KVPool
 from polykv.cache.sequence import Sequence
-from polykv.config import CacheConfig
+from polykv.cache.support import cache_config
 from polykv.evals.arms import Arm, Setting
 from polykv.evals.gate import TOP, Run, Step
 from polykv.model.runner import Logits, Runner
@@ -64,11 +64,12 @@ def record(
     """
     tokenizer = Tokenizer.from_gguf(setting.model.gguf.metadata)
     total = sum(len(p.ids) for p in prompts) + length * len(prompts)
-    room = sum(len(p.ids) + length + CacheConfig.block_size for p in prompts)
+    config = cache_config(setting.ops, arm.tiers)
+    room = sum(len(p.ids) + length + config.block_size for p in prompts)
     pool = KVPool(
         setting.ops,
         setting.model.config,
-        CacheConfig(arm.tiers),
+        config,
         fingerprint=setting.model.fingerprint,
         max_tokens=room,
     )

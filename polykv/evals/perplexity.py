@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from polykv.cache.pool import KVPool
 from polykv.cache.sequence import Sequence
-from polykv.config import CacheConfig
+from polykv.cache.support import cache_config
 from polykv.evals.arms import Arm, Setting, cache_identity
 from polykv.evals.divergence import F64, Positions, nll, positions
 from polykv.evals.kept import NOWHERE, Kept, packed, unpacked
@@ -75,7 +75,7 @@ class _Side:
     """One arm's cache and runner; the cache is used again for every window."""
 
     def __init__(self, arm: Arm, setting: Setting, tokens: int) -> None:
-        model, config = setting.model, CacheConfig(arm.tiers)
+        model, config = setting.model, cache_config(setting.ops, arm.tiers)
         self.pool = KVPool(setting.ops, model.config, config, fingerprint=model.fingerprint, max_tokens=tokens)
         self.pool.equalize(arm.calibration)
         self._runner = Runner(setting.ops, model, self.pool, setting.activations)

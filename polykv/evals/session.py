@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from polykv.cache.pool import KVPool
-from polykv.config import CacheConfig
+from polykv.cache.support import cache_config
 from polykv.engine import Engine
 from polykv.evals.arms import Arm, Setting
 from polykv.llm import LLM
@@ -15,13 +15,13 @@ from polykv.text.tokenizer import Tokenizer
 
 def session(setting: Setting, arm: Arm, *, context: int, sequences: int) -> LLM:
     """A session whose cache has the types of an arm and room for so many sequences of `context` tokens."""
-    model = setting.model
+    model, config = setting.model, cache_config(setting.ops, arm.tiers)
     pool = KVPool(
         setting.ops,
         model.config,
-        CacheConfig(arm.tiers),
+        config,
         fingerprint=model.fingerprint,
-        max_tokens=sequences * (context + CacheConfig.block_size),
+        max_tokens=sequences * (context + config.block_size),
     )
     pool.equalize(arm.calibration)
     tokenizer = Tokenizer.from_gguf(model.gguf.metadata)

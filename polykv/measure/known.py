@@ -7,8 +7,7 @@ without it (docs/CENTERED.md).
 from __future__ import annotations
 
 from polykv.cache.codecs import CODECS, VARIANTS, codec
-from polykv.config import CacheConfig
-from polykv.ops import BACKENDS, load
+from polykv.ops import BACKENDS, Limits, load
 from polykv.types import UNIT, Codec
 
 # Centering is for types with few bits; more have no need of it.
@@ -29,15 +28,20 @@ def for_values(c: Codec) -> Codec:
     return codec(c.name.removesuffix("+c"))
 
 
-def block_size(c: Codec) -> int:
-    """Cells of a block that holds this type."""
-    return UNIT if c.centered else CacheConfig.block_size
+def block_size(c: Codec, limits: Limits) -> int:
+    """Cells of a block that holds this type in a backend."""
+    return UNIT if c.centered else limits.preferred_block()
 
 
 def runs(c: Codec, head_dim: int) -> list[str]:
     """Backends that store and read K of this type, with V of the same if it can be."""
-    v, size = for_values(c), block_size(c)
-    return [b for b in BACKENDS if load(b).supports_kv(c, v, head_dim, size) is None]
+    v, backends = for_values(c), {b: load(b) for b in BACKENDS}
+    return [
+        b
+        for b, ops in backends.items()
+        if ops.supports_kv(c, v, head_dim, block_size(c, ops)) is None
+        and not (c.centered and ops.supports_stages() is not None)
+    ]
 
 
 def bits(c: Codec, head_dim: int) -> float:

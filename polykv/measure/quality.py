@@ -20,7 +20,7 @@ from polykv.cache.codecs import parse_tiers
 from polykv.cache.group import Stage
 from polykv.cache.pool import KVPool
 from polykv.cache.sequence import Sequence
-from polykv.config import CacheConfig
+from polykv.cache.support import cache_config
 from polykv.model.loader import Model
 from polykv.model.runner import Logits, Runner
 from polykv.ops import LoadedOps
@@ -103,7 +103,7 @@ def compare(
 
 def empty_pool(model: Model, kv: str, tokens: int, ops: LoadedOps) -> KVPool:
     """An empty cache of one pair of types."""
-    config = CacheConfig(parse_tiers(kv, len(model.config.layers)))
+    config = cache_config(ops, parse_tiers(kv, len(model.config.layers)))
     return KVPool(ops, model.config, config, fingerprint=model.fingerprint, max_tokens=tokens)
 
 

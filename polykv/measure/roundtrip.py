@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from polykv.cache.codecs import codec as named
-from polykv.config import CacheConfig
 from polykv.ops import LoadedOps
 from polykv.types import F32, UNIT, Codec, KVArena, Seals, Slots
 
@@ -32,7 +31,7 @@ def round_trip(ops: LoadedOps, codec: Codec, x: F32) -> F32:
     """x [T, S, D] after a stay in the cache; series are stored as kv heads. As there, a centered type codes whole units
     of tokens, and tokens of a last, incomplete one are kept as float16."""
     tokens, series, dim = x.shape
-    size = CacheConfig.block_size
+    size = ops.preferred_block()
     cells = ops.kv_alloc(HALF if codec.centered else codec, -(-tokens // size), series, dim, size)
     t = np.arange(tokens, dtype=np.int32)
     ops.kv_append(cells, np.ascontiguousarray(x), Slots(t // size, t % size))
@@ -48,7 +47,9 @@ def round_trip(ops: LoadedOps, codec: Codec, x: F32) -> F32:
 
 def _read(ops: LoadedOps, cells: KVArena) -> F32:
     """All cells of an arena, [T, S, D]."""
-    return ops.kv_read(cells, np.arange(cells.n_blocks, dtype=np.int32)).reshape(-1, cells.n_kv, cells.head_dim)
+    return ops.fetch(ops.kv_read(cells, np.arange(cells.n_blocks, dtype=np.int32))).reshape(
+        -1, cells.n_kv, cells.head_dim
+    )
 
 
 def loss(x: F32, y: F32) -> Loss:

@@ -14,7 +14,7 @@ import numpy as np
 from polykv.cache.codecs import CODECS, parse_tiers
 from polykv.cache.pool import KVPool
 from polykv.cache.sequence import Sequence
-from polykv.config import CacheConfig
+from polykv.cache.support import cache_config
 from polykv.model.loader import Model
 from polykv.model.runner import Logits, Runner
 from polykv.ops import LoadedOps, load
@@ -105,7 +105,7 @@ def keys_and_values(
     model: Model, ids: list[int], ops: LoadedOps, on_progress: Callable[[int, int], None] | None
 ) -> list[tuple[F32, F32]]:
     """K and V [T, G, D] of every layer, exact: the last TOKENS tokens that all layers still hold."""
-    config = CacheConfig(parse_tiers("f32", len(model.config.layers)))
+    config = cache_config(ops, parse_tiers("f32", len(model.config.layers)))
     pool = KVPool(ops, model.config, config, fingerprint=model.fingerprint, max_tokens=len(ids))
     runner, sequence = Runner(ops, model, pool, Activations.F32), Sequence(pool)
     for at in range(0, len(ids), STEP):
@@ -118,6 +118,6 @@ def keys_and_values(
     for i in range(len(model.config.layers)):
         blocks = sequence.block_tables[pool.group_of(i)].ids[start // size :]
         kv = pool.layer(i)
-        k, v = (ops.kv_read(arena, blocks).reshape(-1, arena.n_kv, arena.head_dim) for arena in (kv.k, kv.v))
+        k, v = (ops.fetch(ops.kv_read(a, blocks)).reshape(-1, a.n_kv, a.head_dim) for a in (kv.k, kv.v))
         held.append((k[start % size :][: len(ids) - start], v[start % size :][: len(ids) - start]))
     return held

@@ -15,7 +15,7 @@ import numpy as np
 from polykv.config import CacheConfig
 from polykv.measure.known import block_size
 from polykv.measure.timing import seconds
-from polykv.ops import Ops
+from polykv.ops import LoadedOps
 from polykv.types import F32, Codec, LayerKV, Segment, Segments, Slots
 
 # Tokens that are encoded at a time, and turns of every type.
@@ -43,7 +43,7 @@ class Speed:
 
 
 def measure(
-    ops: Ops,
+    ops: LoadedOps,
     pairs: dict[str, tuple[Codec, Codec]],
     control: str,
     shape: Shape,
@@ -68,12 +68,17 @@ def measure(
         slots = _slots(rows, kv.k.block_size)
         ops.kv_append(kv.k, k[:rows], slots)
         ops.kv_append(kv.v, v[:rows], slots)
+        ops.wait()
+
+    def read(kv: LayerKV, seen: Segments) -> None:
+        ops.attend(q, seen, kv, scale=shape.head_dim**-0.5)
+        ops.wait()
 
     for turn in range(TURNS):
         for i, (name, kv) in enumerate(stores.items()):
             seen = one_sequence(depth, [depth - 1], kv.k.block_size)
             encode[name] = min(encode[name], seconds(partial(write, kv), budget / TURNS) / rows)
-            took = seconds(partial(ops.attend, q, seen, kv, scale=shape.head_dim**-0.5), budget / TURNS)
+            took = seconds(partial(read, kv, seen), budget / TURNS)
             attend[name] = min(attend[name], took)
             if on_progress:
                 on_progress(turn * len(stores) + i + 1, TURNS * len(stores))
@@ -81,9 +86,9 @@ def measure(
     return {name: Speed(encode[name], attend[name], e / encode[name], a / attend[name]) for name in pairs}
 
 
-def store(ops: Ops, k_type: Codec, v_type: Codec, k: F32, v: F32) -> LayerKV:
+def store(ops: LoadedOps, k_type: Codec, v_type: Codec, k: F32, v: F32) -> LayerKV:
     """Keys and values [T, G, D] in fresh arenas, blocks in order."""
-    (tokens, n_kv, dim), size = k.shape, block_size(k_type)
+    (tokens, n_kv, dim), size = k.shape, block_size(k_type, ops)
     shape = -(-tokens // size), n_kv, dim, size
     k_cells, v_cells = ops.kv_alloc(k_type, *shape), ops.kv_alloc(v_type, *shape, values=True)
     ops.kv_append(k_cells, k, _slots(tokens, size))

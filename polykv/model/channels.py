@@ -46,7 +46,7 @@ class ChannelSquares:
     def columns(self, layer: int) -> F64:
         """Lengths of the columns of Wo that each channel of a kv head meets, root mean square over its query heads."""
         w = self._weights[layer]
-        squares = (self._ops.dequantize(w.wo).astype(np.float64) ** 2).sum(axis=0)
+        squares = (self._ops.fetch(self._ops.dequantize(w.wo)).astype(np.float64) ** 2).sum(axis=0)
         lengths: F64 = np.sqrt(squares.reshape(w.n_kv, -1, w.head_dim).mean(axis=1))
         return lengths
 
@@ -61,11 +61,11 @@ def heads(ops: Ops, h: F32, w: AttentionWeights, angles: Angles) -> tuple[F32, F
     m = ops.rms_norm(h, w.norm, w.eps)
 
     def project(matrix: QuantTensor, bias: F32 | None, n: int) -> F32:
-        x = ops.linear(m, matrix, activations=Activations.F32)
+        x = ops.fetch(ops.linear(m, matrix, activations=Activations.F32))
         return (x if bias is None else x + bias).reshape(len(h), n, w.head_dim)
 
     def turn(x: F32, norm: F32 | None) -> F32:
-        return ops.rope(x if norm is None else ops.rms_norm(x, norm, w.eps), angles)
+        return ops.fetch(ops.rope(x if norm is None else ops.rms_norm(x, norm, w.eps), angles))
 
     q, k = project(w.wq, w.q_bias, w.n_heads), project(w.wk, w.k_bias, w.n_kv)
     return turn(q, w.q_norm), turn(k, w.k_norm), project(w.wv, w.v_bias, w.n_kv)

@@ -137,12 +137,12 @@ def sample_keys(ops: LoadedOps, w: AttentionWeights, layer: LayerConfig) -> Keys
     by another angle, but not by just any, so types with `+c` have the mean that they would have in a text."""
     rng = np.random.default_rng(SEED)
     inputs = ops.rms_norm(rng.standard_normal((UNIT, w.wk.cols), np.float32), w.norm, w.eps)
-    plain = ops.linear(inputs, w.wk, activations=Activations.F32)
+    plain = ops.fetch(ops.linear(inputs, w.wk, activations=Activations.F32))
     positions = UNIT * rng.integers(1, UNITS) + np.arange(UNIT)
     turn = angles(layer.rope, positions.astype(np.int32))
     shape = (UNIT, w.n_kv, w.head_dim)
     biased = plain if w.k_bias is None else plain + w.k_bias
-    return Keys(ops.rope(biased.reshape(shape), turn), ops.rope(plain.reshape(shape), turn))
+    return Keys(*(ops.fetch(ops.rope(x.reshape(shape), turn)) for x in (biased, plain)))
 
 
 def error(ops: LoadedOps, k: Codec, keys: Keys) -> float:
@@ -165,6 +165,6 @@ def _error(ops: LoadedOps, k: Codec, keys: F32, plain: F32) -> float:
         ops.kv_seal(arena, exact, Seals(block[:, None], block, block))
     else:
         ops.kv_append(arena, keys, cells)
-    back = ops.kv_read(arena, np.zeros(1, np.int32))[0].astype(np.float64)
+    back = ops.fetch(ops.kv_read(arena, np.zeros(1, np.int32)))[0].astype(np.float64)
     squares = ((back - keys) ** 2).sum(axis=(0, 2)) / (plain.astype(np.float64) ** 2).sum(axis=(0, 2))
     return float(squares.max())

@@ -84,12 +84,17 @@ class Runner:
         not finite). After any exception the sequences are as before.
         """
 
-        def head(h: F32) -> F32:
-            found = self.transformer.logits(h, out)
-            _check_finite(found)
-            return found
+        found: F32 = self.transformer.ops.fetch(self.run(batch, logits, lambda h: self._head(h, out)))
+        return found
 
-        return self.run(batch, logits, head)
+    def sampled(self, batch: Batch, logits: list[Logits], choose: Callable[[F32], T]) -> T:
+        """`step`, and what `choose` makes of its logits, which stay where the backend has them."""
+        return self.run(batch, logits, lambda h: choose(self._head(h)))
+
+    def _head(self, h: F32, out: F32 | None = None) -> F32:
+        found = self.transformer.logits(h, out)
+        _check_finite(found)
+        return found
 
     def next_tokens(self, batch: Batch, logits: Logits | list[Logits] = Logits.LAST, *, room: F32 | None = None) -> I32:
         """`step`, and the most likely token of every row asked for instead of its logits: the same that `step` and

@@ -58,7 +58,7 @@ def screened(
 
     # What was read so far: some embeddings, and whatever large pages brought along.
     give_back(head.out.rows)
-    inverse = factors(ops.rms_norm(h, head.norm, head.eps))
+    inverse = factors(ops.fetch(ops.rms_norm(h, head.norm, head.eps)))
     found = ops.prepare_head(head, inverse, converted=give_back)
     if found.screen is None:
         return model, "the backend reads all of the output matrix, or its scales are not finite"
@@ -98,4 +98,4 @@ def _states(ops: Ops, model: Model, cache: CacheConfig, ids: list[int], activati
     """Hidden states [R, E] of a text but its first tokens, before the final norm."""
     pool = KVPool(ops, model.config, cache, fingerprint=model.fingerprint, max_tokens=len(ids))
     runner = Runner(ops, model, pool, activations)
-    return runner.run([(Sequence(pool), ids)], Logits.ALL, lambda h: h)[SKIPPED:]
+    return ops.fetch(runner.run([(Sequence(pool), ids)], Logits.ALL, lambda h: h))[SKIPPED:]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from polykv.cache.support import kv_reasons, refusal
+from polykv.cache.support import cache_config, kv_reasons, refusal
 from polykv.config import CacheConfig
 from polykv.model.loader import Model
 from polykv.ops import BACKENDS, Limits, LoadedOps, load
@@ -13,6 +13,9 @@ from polykv.types import MatrixType
 
 def reasons(limits: Limits, model: Model, cache: CacheConfig) -> list[str]:
     """Why the backend cannot run the model with this cache, one sentence per reason; empty = it can."""
+    unusable = limits.unusable()
+    if unusable is not None:
+        return [unusable]
     found = [
         f"{n} matrices of type {kind.name}: {reason}"
         for kind, n in _matrix_types(model).items()
@@ -25,7 +28,7 @@ def check_model(ops: LoadedOps, model: Model, cache: CacheConfig) -> None:
     """Raise UnsupportedError with all `reasons`, and a backend that has none."""
     found = reasons(ops, model, cache)
     if found:
-        others = [name for name in BACKENDS if not reasons(load(name), model, cache)]
+        others = [b for b in BACKENDS if not reasons(load(b), model, cache_config(load(b), cache.tiers))]
         raise refusal(ops.name, found, others)
 
 

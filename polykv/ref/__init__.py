@@ -20,7 +20,7 @@ from polykv.ref.codec import decode, encode
 from polykv.ref.composites import attention_block, embed, head, layers, mlp_block
 from polykv.ref.fwht import fwht
 from polykv.ref.glu import glu
-from polykv.ref.limits import supports_kv, supports_weight
+from polykv.ref.limits import fetch, preferred_block, supports_kv, supports_stages, supports_weight, unusable, wait
 from polykv.ref.linear import linear
 from polykv.ref.merge import merge
 from polykv.ref.norm import rms_norm
@@ -37,6 +37,7 @@ __all__ = [
     "dequantize",
     "embed",
     "encode",
+    "fetch",
     "fwht",
     "glu",
     "greedy",
@@ -53,10 +54,14 @@ __all__ = [
     "merge",
     "mlp_block",
     "penalize",
+    "preferred_block",
     "prepare_head",
     "rms_norm",
     "rope",
     "sample",
     "supports_kv",
+    "supports_stages",
     "supports_weight",
+    "unusable",
+    "wait",
 ]

@@ -12,7 +12,7 @@ from polykv.fast.cpu.kv import kv_append, kv_pack, kv_read, kv_unpack
 from polykv.fast.cpu.kv_memory import kv_alloc, kv_grow
 from polykv.fast.cpu.kv_seal import kv_seal
 from polykv.fast.cpu.layers import layers
-from polykv.fast.cpu.limits import supports_kv, supports_weight
+from polykv.fast.cpu.limits import fetch, preferred_block, supports_kv, supports_stages, supports_weight, unusable, wait
 from polykv.fast.cpu.linear import linear
 from polykv.fast.cpu.merge import merge
 from polykv.fast.cpu.mlp import mlp_block
@@ -29,6 +29,7 @@ __all__ = [
     "dequantize",
     "embed",
     "encode",
+    "fetch",
     "fwht",
     "glu",
     "greedy",
@@ -45,10 +46,14 @@ __all__ = [
     "merge",
     "mlp_block",
     "penalize",
+    "preferred_block",
     "prepare_head",
     "rms_norm",
     "rope",
     "sample",
     "supports_kv",
+    "supports_stages",
     "supports_weight",
+    "unusable",
+    "wait",
 ]

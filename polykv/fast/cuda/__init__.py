@@ -22,10 +22,10 @@ from polykv.fast.cuda.glu import glu
 from polykv.fast.cuda.head import head
 from polykv.fast.cuda.kv import kv_alloc, kv_grow, kv_pack, kv_read, kv_unpack
 from polykv.fast.cuda.kv_write import kv_append
+from polykv.fast.cuda.layers import attention_block, layers, mlp_block
 from polykv.fast.cuda.limits import supports_kv, supports_weight
 from polykv.fast.cuda.linear import linear
 from polykv.fast.cuda.merge import merge
-from polykv.fast.cuda.mlp import mlp_block
 from polykv.fast.cuda.norm import rms_norm
 from polykv.fast.cuda.rope import rope
 from polykv.fast.cuda.sample import penalize, sample
@@ -33,6 +33,7 @@ from polykv.fast.cuda.screen import greedy, prepare_head
 
 __all__ = [
     "attend",
+    "attention_block",
     "decode",
     "dequantize",
     "embed",
@@ -47,6 +48,7 @@ __all__ = [
     "kv_pack",
     "kv_read",
     "kv_unpack",
+    "layers",
     "linear",
     "merge",
     "mlp_block",

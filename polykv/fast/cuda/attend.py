@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from functools import cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -17,10 +18,10 @@ from polykv.errors import UnsupportedError
 from polykv.fast.cuda.arrays import asarray, check, output
 from polykv.fast.cuda.attend_config import config
 from polykv.fast.cuda.attend_plan import sets_of
-from polykv.fast.cuda.attend_run import run, step_of
+from polykv.fast.cuda.attend_run import Step, run, step_of
 from polykv.fast.cuda.device import cupy, device
 from polykv.fast.cuda.fwht import fwht
-from polykv.fast.cuda.layout import codec_limit, kind_of
+from polykv.fast.cuda.layout import codec_limit, kind_of, slices_of
 from polykv.types import F32, Codec, LayerKV, Segments
 
 
@@ -49,14 +50,28 @@ def attend(
         reason = codec_limit(arena.codec, head_dim, arena.block_size)
         if reason is not None:
             raise UnsupportedError(reason)
-    sets = sets_of(segments, heads // k.n_kv)
-    capped, limit = softcap > 0, device().shared
-    made = config(kind_of(k.codec), kind_of(v.codec), head_dim, sets, softcap=capped, limit=limit)
-    dims = made.width * made.slices
-    step = step_of(segments, made, heads, k.n_kv, window)
-    y, lse = run(step, made, _into(q, k.codec, dims), k, v, scale=scale, window=window, softcap=softcap)
-    result[...] = _out_of(y, v.codec, head_dim)
+    width, slices = slices_of(head_dim)
+    y, lse = attend_codes(_into(q, k.codec, width * slices), segments, kv, scale=scale, window=window, softcap=softcap)
+    result[...] = out_of(y, v.codec, head_dim)
     return result, lse
+
+
+# Steps of segments in use: layers of one shape share one. A memo, gone with the segments.
+_STEPS: WeakKeyDictionary[Segments, dict[Any, Step]] = WeakKeyDictionary()
+
+
+def attend_codes(
+    q: F32, segments: Segments, kv: LayerKV, *, scale: float, window: int, softcap: float
+) -> tuple[F32, F32]:
+    """Queries [R, H, dims] in the space of the keys to results [R, H, dims] in that of the values, and lse [R, H]."""
+    heads, (k, v) = q.shape[1], (kv.k, kv.v)
+    kinds, sets = (kind_of(k.codec), kind_of(v.codec)), sets_of(segments, heads // k.n_kv)
+    made = config(*kinds, k.head_dim, sets, softcap=softcap > 0, limit=device().shared)
+    steps = _STEPS.setdefault(segments, {})
+    key = made, heads, k.n_kv, window
+    if key not in steps:
+        steps[key] = step_of(segments, made, heads, k.n_kv, window)
+    return run(steps[key], made, q, k, v, scale=scale, window=window, softcap=softcap)
 
 
 @cache
@@ -82,7 +97,7 @@ def _into(q: Any, codec: Codec, dims: int) -> Any:
     return wide
 
 
-def _out_of(y: Any, codec: Codec, head_dim: int) -> Any:
+def out_of(y: Any, codec: Codec, head_dim: int) -> Any:
     """y [R, H, dims] out of the space of the values, [R, H, D]."""
     if codec.rotated:
         y = cupy().ascontiguousarray(y[:, :, : codec.stored_dim(head_dim)])

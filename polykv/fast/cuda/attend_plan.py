@@ -85,16 +85,20 @@ def _tiles(segments: Segments, s: int, group: int, queries: int) -> Iterator[tup
 
 def _parts(items: I32, segments: Segments, heads: int, n_kv: int, queries: int) -> tuple[I32, I32]:
     """ptr and parts: the queries of every item and K/V head, sorted by query; of a query in the order of items."""
-    group, of, at = heads // n_kv, [], []
-    kv = np.arange(n_kv)[:, None, None]
-    for i, item in enumerate(items):
-        rows = segments.rows[item[ROW] : item[ROW] + item[ROWS]][None, :, None]
-        head = np.arange(item[HEADS])[None, None, :]
-        of.append((rows * heads + kv * group + item[HEAD] + head).ravel())
-        local = np.arange(item[ROWS])[None, :, None] * item[HEADS] + head
-        at.append(((i * n_kv + kv) * queries + local).ravel())
-    query = np.concatenate(of) if of else np.zeros(0, np.int64)
+    group = heads // n_kv
+    local = np.arange(queries)
+    # [items, queries]: which row and head of its group is query `local` of an item.
+    each = np.maximum(items[:, HEADS, None], 1)
+    used = local < items[:, ROWS, None] * items[:, HEADS, None]
+    at = np.where(used, items[:, ROW, None] + local // each, 0)
+    row = segments.rows[at] if segments.rows.size else at
+    head = items[:, HEAD, None] + local % each
+    kv = np.arange(n_kv)[:, None]
+    # [items, n_kv, queries]
+    query = row[:, None] * heads + kv * group + head[:, None]
+    where = (np.arange(len(items))[:, None, None] * n_kv + kv) * queries + local
+    chosen = np.broadcast_to(used[:, None], query.shape)
+    query, where = query[chosen], where[chosen]
     order = np.argsort(query, kind="stable")
     ptr = np.searchsorted(query[order], np.arange(len(segments.positions) * heads + 1))
-    parts = np.concatenate(at)[order] if at else np.zeros(0, np.int64)
-    return ptr.astype(np.int32), parts.astype(np.int32)
+    return ptr.astype(np.int32), where[order].astype(np.int32)

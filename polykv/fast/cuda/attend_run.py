@@ -56,11 +56,22 @@ def _levels(codec: Codec, head_dim: int, _: int) -> tuple[Any, float]:
     return asarray(words), unit
 
 
-def run(step: Step, made: Config, q: F32, k: KVArena, v: KVArena, *, scale: float, window: int, softcap: float) -> Any:
+def run(
+    step: Step,
+    made: Config,
+    q: F32,
+    k: KVArena,
+    v: KVArena,
+    *,
+    scale: float,
+    window: int,
+    softcap: float,
+    out: tuple[F32, F32] | None = None,
+) -> tuple[F32, F32]:
     """Queries [R, H, D'] in the space of the keys to (out [R, H, D'] in the space of the values, lse [R, H])."""
     rows, heads, dims = q.shape
     cp, n_kv, where = cupy(), k.n_kv, cupy().cuda.runtime.getDevice()
-    out, lse = cp.empty((rows, heads, dims), np.float32), cp.empty((rows, heads), np.float32)
+    y, lse = out or (cp.empty((rows, heads, dims), np.float32), cp.empty((rows, heads), np.float32))
     (k_levels, k_unit), (v_levels, v_unit) = _levels(k.codec, k.head_dim, where), _levels(v.codec, v.head_dim, where)
     # [blocks, heads, bytes], in whatever order they lie.
     data = k.fields["data"], v.fields["data"]
@@ -74,12 +85,12 @@ def run(step: Step, made: Config, q: F32, k: KVArena, v: KVArena, *, scale: floa
     )
     launch(
         kernel("attend.cu", "attend", **made.defines()),
-        (len(step.plan.items), n_kv, 1),
+        (len(step.items), n_kv, 1),
         (32 * WARPS,),
         arguments,
         shared=made.shared,
     )
     merge = kernel("attend_merge.cu", "attend_merge", MERGE_DIMS=dims)
-    arguments = (step.sums, step.weights, step.ptr, step.parts, out, lse)
+    arguments = (step.sums, step.weights, step.ptr, step.parts, y, lse)
     launch(merge, (rows * heads, dims // MERGE_DIMS), (MERGE_THREADS,), arguments)
-    return out, lse
+    return y, lse

@@ -2,7 +2,8 @@
 
     K: factors * rope(norm * rms_norm(k + bias))        V: factors * (v + bias)        each step where there is one
 
-`write_both` is what a step of a model calls: one launch a layer. K and V may be columns of the product for Q, K and V.
+`write_both` is what a step of a model calls: one launch a layer, which takes the queries into the space of the keys
+too. Q, K and V may be columns of one product.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from polykv.types import F32, Angles, KVArena, LayerKV, Slots
 
 @dataclass(frozen=True, eq=False)
 class New:
-    """New vectors [R, n_kv, D] of one side, whose rows may lie apart. bias, factors [n_kv, D]: added to them at first,
-    and multiplied by at last."""
+    """New vectors [R, heads, D], whose rows may lie apart. bias, factors [heads, D]: added to them at first, and
+    multiplied by at last."""
 
     x: F32
     bias: F32 | None = None
@@ -31,11 +32,21 @@ class New:
 
 @dataclass(frozen=True, eq=False)
 class KeySteps:
-    """Steps of keys alone, between bias and factors: norm [D] of every head, then the angles of the rows."""
+    """Steps of keys and queries, between bias and factors: norm [D] of every head, then the angles of the rows."""
 
     norm: F32 | None = None
     eps: float = 0.0
     angles: Angles | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Queries:
+    """Queries [R, H, D] of the same rows, with the eps and the angles of the keys and a norm [D] of their own. out
+    [R, H, dims]: receives them in the space of the keys, filled up with zeros."""
+
+    new: New
+    norm: F32 | None
+    out: F32
 
 
 def kv_append(arena: KVArena, x: F32, slots: Slots) -> None:
@@ -55,15 +66,33 @@ def write(arena: KVArena, new: New, slots: Slots, steps: KeySteps | None = None)
     launch(made, (_blocks(a, new),), (32 * WARPS,), arguments, shared=a.form.shared)
 
 
-def write_both(kv: LayerKV, k: New, v: New, slots: Slots, steps: KeySteps | None = None) -> None:
-    """K and V of a layer, in one kernel."""
+def write_both(
+    kv: LayerKV, k: New, v: New, slots: Slots, steps: KeySteps | None = None, queries: Queries | None = None
+) -> None:
+    """K and V of a layer, and its queries, in one kernel."""
     a, b = own(kv.k), own(kv.v)
     if (len(k.x), a.n_kv, a.head_dim) != (len(v.x), b.n_kv, b.head_dim):
         raise ValueError("K and V of a layer have the same rows, heads and dims")
-    arguments = (*_side(a, k), *_side(b, v), *_cells(a, k, slots, steps or KeySteps()))
+    vectors = len(k.x) * (a.n_kv if queries is None else queries.out.shape[1])
+    arguments = (*_side(a, k), *_side(b, v), *_cells(a, k, slots, steps or KeySteps()), *_queries(a, queries, len(k.x)))
     made = kernel("kv_both.cu", "kv_append_both", KV_K=a.form.type, KV_V=b.form.type)
-    shared = max(a.form.shared, b.form.shared)
-    launch(made, (_blocks(a, k), 2), (32 * WARPS,), arguments, shared=shared)
+    grid = -(-vectors // WARPS), 2 if queries is None else 3
+    launch(made, grid, (32 * WARPS,), arguments, shared=max(a.form.shared, b.form.shared))
+
+
+def _queries(a: CudaArena, q: Queries | None, n: int) -> tuple[Any, ...]:
+    """Arguments for queries."""
+    if q is None:
+        return None, 0, None, None, None, 0, None, 0
+    rows, heads, dims = check("the queries", q.out, np.float32, n, -1, -1).shape
+    if dims < a.codec.stored_dim(a.head_dim) or heads % a.n_kv or len(q.new.x) != rows:
+        raise ValueError(f"{rows} x {heads} queries of {dims} dims do not fit {n} x {a.n_kv} keys of {a.head_dim}")
+    for name, each in (("bias", q.new.bias), ("factors", q.new.factors)):
+        if each is not None:
+            check(name, each, np.float32, heads, a.head_dim)
+    if q.norm is not None:
+        check("norm", q.norm, np.float32, a.head_dim)
+    return q.new.x, _pitch(q.new.x, heads, a.head_dim), q.new.bias, q.new.factors, q.norm, heads, q.out, dims
 
 
 def _blocks(a: CudaArena, new: New) -> int:
@@ -75,7 +104,7 @@ def _side(a: CudaArena, new: New) -> tuple[Any, ...]:
     for name, each in (("bias", new.bias), ("factors", new.factors)):
         if each is not None:
             check(name, each, np.float32, a.n_kv, a.head_dim)
-    return (*place(a), *a.form.tables, new.x, _pitch(new.x, a), new.bias, new.factors)
+    return (*place(a), *a.form.tables, new.x, _pitch(new.x, a.n_kv, a.head_dim), new.bias, new.factors)
 
 
 def _cells(a: CudaArena, new: New, slots: Slots, steps: KeySteps) -> tuple[Any, ...]:
@@ -93,10 +122,11 @@ def _cells(a: CudaArena, new: New, slots: Slots, steps: KeySteps) -> tuple[Any, 
     return (*cells, cosines, sines, half, int(angles.interleaved))
 
 
-def _pitch(x: Any, a: CudaArena) -> int:
-    """Floats from one row of x [R, n_kv, D] to the next; TypeError or ValueError as `check` raises."""
-    if x.ndim != 3 or (len(x) and x.strides[1:] != (4 * a.head_dim, 4)):
-        raise ValueError(f"x has shape {tuple(x.shape)}, not rows of [{a.n_kv}, {a.head_dim}] in one piece each")
+def _pitch(x: Any, heads: int, head_dim: int) -> int:
+    """Floats from one row of x [R, heads, D] to the next; TypeError or ValueError as `check` raises."""
+    # Where there is one head its stride means nothing.
+    if x.ndim != 3 or (len(x) and (x.strides[2] != 4 or (heads > 1 and x.strides[1] != 4 * head_dim))):
+        raise ValueError(f"x has shape {tuple(x.shape)}, not rows of [{heads}, {head_dim}] in one piece each")
     for row in x[:1]:
-        check("a row of x", row, np.float32, a.n_kv, a.head_dim)
+        check("a row of x", row, np.float32, heads, head_dim)
     return int(x.strides[0]) // 4

@@ -47,6 +47,7 @@ def shipped() -> Iterator[Shipped]:
     yield from _elementwise()
     yield from _attention()
     yield from _cache()
+    yield from _steps()
 
 
 def _weights() -> Iterator[Shipped]:
@@ -117,3 +118,19 @@ def _cache() -> Iterator[Shipped]:
     kinds = list(KINDS.values())
     for k, v in zip(kinds[::2], kinds[1::2], strict=True):
         yield Shipped("kv_both.cu", "kv_append_both", {"KV_K": k.name.upper(), "KV_V": v.name.upper()})
+
+
+def _steps() -> Iterator[Shipped]:
+    """What lies between the products of a step of few rows."""
+    for tiles in (0, 1):
+        for add in (0, 1, 2):
+            defines: dict[str, Define] = {"RESIDUAL_ADD": add, "RESIDUAL_NEXT": 1, "QUANTIZE_TILES": tiles}
+            yield Shipped("residual.cu", "residual", defines)
+        for gate in GATES.values():
+            yield Shipped("glu_int8.cu", "glu_int8", {"GLU_GATE": gate, "QUANTIZE_TILES": tiles})
+        for whole in (0, 1):
+            defines = {"OUTPUT_INT8": whole, "QUANTIZE_TILES": tiles}
+            yield Shipped("attention_outputs.cu", "attention_outputs", defines)
+    for add in (1, 2):
+        defines = {"RESIDUAL_ADD": add, "RESIDUAL_NEXT": 0, "QUANTIZE_TILES": 0}
+        yield Shipped("residual.cu", "residual", defines)

@@ -1,20 +1,6 @@
-// Rows of activations as int8, 32 values to a scale:
-//
-//     d = max|x| / 127,  q = round(x / d), halves away from zero
-//
-// Defines: QUANTIZE_TILES (1: in the order of linear_tiles.cu, 0: in that of linear.cuh).
-// 0: codes [n, cols]; scales [n, cols / 32]: d as float32, and the sums of the codes of each 16 values as two int16.
-// 1: the rows are completed to a multiple of 8 by zeros. A chunk is 8 rows; codes [chunk][cols / 32][row][q][half]: word q
-//    of four codes of each half of 32 values, as lanes 4 row + q of a warp want them; scales [chunk][cols / 32][row].
-// Eight threads a block of 32 values, four values each. NaN or infinity in a block makes d, and so every product, NaN
-// or infinite.
+// Rows of activations as int8, in an order of quantize.cuh. Defines: QUANTIZE_TILES.
 
-#include "max_nan.cuh"
-#include "warp.cuh"
-
-__device__ __forceinline__ float fourth_max(const float4& v) {
-    return max_nan(max_nan(fabsf(v.x), fabsf(v.y)), max_nan(fabsf(v.z), fabsf(v.w)));
-}
+#include "quantize.cuh"
 
 // n: rows of x; total: fours of values, those of rows that complete the last chunk included.
 extern "C" __global__ void __launch_bounds__(256)
@@ -22,24 +8,5 @@ quantize_rows(unsigned* codes, uint2* scales, const float4* x, int n, int cols, 
     const int i = blockIdx.x * blockDim.x + threadIdx.x, row = i / (cols / 4), four = i % (cols / 4);
     // Threads past the end take part in the exchanges.
     const float4 v = row < n ? x[i] : float4{0.0f, 0.0f, 0.0f, 0.0f};
-    float top = fourth_max(v);
-    for (int distance = 4; distance > 0; distance /= 2) top = max_nan(top, __shfl_xor_sync(WARP_ALL, top, distance));
-    const float d = top / 127.0f;
-    // Below 2^-126 there is no float32 inverse; such blocks become zeros.
-    const float inverse = d >= 1.17549435e-38f ? 1.0f / d : 0.0f;
-    const int a = (int)roundf(v.x * inverse), b = (int)roundf(v.y * inverse);
-    const int c = (int)roundf(v.z * inverse), e = (int)roundf(v.w * inverse);
-    const unsigned word = (a & 255) | (b & 255) << 8 | (c & 255) << 16 | (unsigned)(e & 255) << 24;
-    int sum = a + b + c + e;
-    for (int distance = 2; distance > 0; distance /= 2) sum += __shfl_xor_sync(WARP_ALL, sum, distance);
-    const int other = __shfl_xor_sync(WARP_ALL, sum, 4);
-    if (i >= total) return;
-#if QUANTIZE_TILES
-    const int place = (row / 8 * (cols / 32) + four / 8) * 8 + row % 8;
-    codes[(4 * place + four % 4) * 2 + four / 4 % 2] = word;
-#else
-    const int place = i / 8;
-    codes[i] = word;
-#endif
-    if (four % 8 == 0) scales[place] = {__float_as_uint(d), ((unsigned)sum & 0xffffu) | (unsigned)other << 16};
+    put_four<QUANTIZE_TILES>(codes, scales, v, row, four, cols, i < total);
 }

@@ -1,0 +1,176 @@
+"""The layers of a step of few rows, with rows of int8 between products: some ten kernels a layer, without the host.
+
+    residual          h += what the product before gave;  m = rms_norm(h) as int8
+    product           Q, K and V, one kernel for all matrices of a type
+    kv_append_both    K and V into their cells, Q into the space of the keys
+    attend, merge     on codes
+    outputs           out of the space of the values, as int8
+    product           Wo
+    residual, product, glu, product                     the MLP, likewise
+
+Nothing is allocated here but by a `Workspace`, nothing is copied from or to the host, and no launch depends on the
+length of a sequence: what does is read from `StepTables`. So the launches can be captured in a graph (graphs.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from polykv.fast.cuda.attend_config import Config
+from polykv.fast.cuda.attend_run import Step, run
+from polykv.fast.cuda.compile import kernel, launch
+from polykv.fast.cuda.forms import Use, form_of
+from polykv.fast.cuda.glu import GATES
+from polykv.fast.cuda.kv_write import KeySteps, New, Queries, write_both
+from polykv.fast.cuda.linear_int8 import Int8Rows, product
+from polykv.fast.cuda.placed import Attention, Mlp, Products
+from polykv.fast.cuda.step_tables import StepTables
+from polykv.fast.cuda.weights import FIELDS
+from polykv.fast.cuda.workspace import Workspace
+from polykv.types import F32, Angles, Layer, LayerKV, Slots
+
+# Rows up to which a step is made of these kernels: what a product on packed weights takes (linear.py).
+MOST = 32
+OUTPUT_WARPS, GLU_THREADS, RESIDUAL_THREADS = 4, 256, 512
+
+
+@dataclass(frozen=True, eq=False)
+class Pending:
+    """The result of a product that is to be added to h; post, eps: after a norm."""
+
+    y: F32
+    post: F32 | None
+    eps: float
+
+
+@dataclass(frozen=True, eq=False)
+class Ready:
+    """A layer with its weights on the device, and which plan of a step is its own."""
+
+    attention: Attention
+    mlp: Mlp
+    kv: LayerKV
+    group: int
+    rope: int
+    shape: int
+
+    @property
+    def packed(self) -> bool:
+        """Whether all products take rows of int8."""
+        ws = (self.attention.wo, self.mlp.down)
+        return self.attention.qkv.packed and self.mlp.gate_up.packed and all(w.type in FIELDS for w in ws)
+
+    @staticmethod
+    def of(layer: Layer, attention: Attention, mlp: Mlp, shape: int) -> Ready:
+        return Ready(attention, mlp, layer.kv, layer.group, layer.rope, shape)
+
+
+def run_layers(h: F32, layers: Sequence[Ready], tables: StepTables, room: Workspace) -> None:
+    """Attention and MLP of all layers, h [rows, E] in place; rows as the tables have them."""
+    pending: Pending | None = None
+    for layer in layers:
+        a = layer.attention
+        slots, step, made = tables.slots[layer.group], tables.steps[layer.shape], tables.rooms.configs[layer.shape]
+        x = residual(h, pending, a.norm, a.given.eps, a.qkv.cols, room)
+        pending = attention(x, a, layer.kv, tables.angles[layer.rope], slots, step, made, room)
+        x = residual(h, pending, layer.mlp.norm, layer.mlp.given.eps, layer.mlp.gate_up.cols, room)
+        pending = mlp(x, layer.mlp, room)
+    if pending is not None:
+        _residual(h, pending, None, 0.0, None)
+
+
+def residual(h: F32, pending: Pending | None, norm: F32, eps: float, cols: int, room: Workspace) -> Int8Rows:
+    """Add what is pending to h, and round its normed rows."""
+    x = int8_room("x", len(h), cols, room)
+    _residual(h, pending, norm, eps, x)
+    return x
+
+
+def _residual(h: F32, pending: Pending | None, norm: F32 | None, eps: float, x: Int8Rows | None) -> None:
+    add = 0 if pending is None else 1 if pending.post is None else 2
+    y, post, post_eps = (None, None, 0.0) if pending is None else (pending.y, pending.post, pending.eps)
+    n, cols = h.shape
+    made = kernel(
+        *("residual.cu", "residual"),
+        RESIDUAL_ADD=add,
+        RESIDUAL_NEXT=int(x is not None),
+        QUANTIZE_TILES=int(x is not None and x.tiles),
+    )
+    codes, scales, rows = (None, None, n) if x is None else (x.codes, x.scales, x.codes.shape[0])
+    arguments = (h, y, post, np.float64(post_eps), norm, np.float64(eps), codes, scales, n, cols)
+    launch(made, (rows,), (RESIDUAL_THREADS,), arguments)
+
+
+def int8_room(name: str, n: int, cols: int, room: Workspace) -> Int8Rows:
+    """Where n rounded rows go."""
+    tiles = cols % 128 == 0
+    rows = -(-n // 8) * 8 if tiles else n
+    codes, scales = (name + " codes", (rows, cols), np.int8), (name + " scales", (rows, cols // 32, 2), np.uint32)
+    return Int8Rows(room.take(*codes), room.take(*scales), n, tiles)
+
+
+def products(name: str, ws: Products, x: Int8Rows, room: Workspace) -> list[Any]:
+    """Rows times each of the matrices that were joined: columns of one array, or arrays."""
+    ys = [room.take(f"{name} {i}", (x.n, w.rows)) for i, w in enumerate(ws.matrices)]
+    for y, w in zip(ys, ws.matrices, strict=True):
+        product(y, w, x)
+    return [ys[i][:, first : first + rows] for i, first, rows in ws.parts]
+
+
+def attention(
+    x: Int8Rows, w: Attention, kv: LayerKV, angles: Angles, slots: Slots, step: Step, made: Config, room: Workspace
+) -> Pending:
+    """The attention branch of normed rows x."""
+    c, n, e = w.given, x.n, w.equalizer
+    q, k, v = (y.reshape(n, -1, c.head_dim) for y in products("qkv", w.qkv, x, room))
+    dims = made.width * made.slices
+    queries = room.take("queries", (n, c.n_heads, dims))
+    write_both(
+        kv,
+        New(k, w.k_bias, e.k),
+        New(v, w.v_bias, e.v),
+        slots,
+        KeySteps(w.k_norm, c.eps, angles),
+        Queries(New(q, w.q_bias, e.q), w.q_norm, queries),
+    )
+    out = room.take("attended", queries.shape), room.take("lse", queries.shape[:2])
+    run(step, made, queries, kv.k, kv.v, scale=c.scale, window=c.window, softcap=c.softcap, out=out)
+    y = room.take("y", (n, w.wo.rows))
+    product(y, w.wo, _outputs(out[0], w, kv, room))
+    return Pending(y, w.post_norm, c.eps)
+
+
+def _outputs(x: F32, w: Attention, kv: LayerKV, room: Workspace) -> Int8Rows:
+    """Results of attention [n, H, dims] as rows of int8 in the true space."""
+    n, heads, dims = x.shape
+    head_dim, form = w.given.head_dim, form_of(kv.v.codec, w.given.head_dim, Use.V)
+    y = int8_room("out", n, heads * head_dim, room)
+    whole, rows = head_dim % 32 == 0, y.codes.shape[0]
+    plain = None if whole else room.take("plain", (n, heads * head_dim))
+    made = kernel("attention_outputs.cu", "attention_outputs", OUTPUT_INT8=int(whole), QUANTIZE_TILES=int(y.tiles))
+    many = rows if whole else n
+    arguments = (plain, y.codes, y.scales, x, *form.tables, w.equalizer.out, n, many, heads, dims)
+    launch(made, (-(-many * heads // OUTPUT_WARPS),), (32 * OUTPUT_WARPS,), arguments, shared=form.shared)
+    if plain is not None:
+        total = y.codes.size // 4
+        made = kernel("quantize.cu", "quantize_rows", QUANTIZE_TILES=int(y.tiles))
+        launch(made, (-(-total // GLU_THREADS),), (GLU_THREADS,), (y.codes, y.scales, plain, n, plain.shape[1], total))
+    return y
+
+
+def mlp(x: Int8Rows, w: Mlp, room: Workspace) -> Pending:
+    """The MLP branch of normed rows x."""
+    gate, up = products("ffn", w.gate_up, x, room)
+    rows = int8_room("ffn", x.n, w.down.cols, room)
+    total = rows.codes.size // 4
+    made = kernel("glu_int8.cu", "glu_int8", GLU_GATE=GATES[w.given.glu], QUANTIZE_TILES=int(rows.tiles))
+    pitches = gate.strides[0] // 4, up.strides[0] // 4
+    arguments = (rows.codes, rows.scales, gate, up, *pitches, x.n, w.down.cols, total)
+    launch(made, (-(-total // GLU_THREADS),), (GLU_THREADS,), arguments)
+    y = room.take("y", (x.n, w.down.rows))
+    product(y, w.down, rows)
+    return Pending(y, w.post_norm, w.given.eps)

@@ -1,0 +1,42 @@
+// Results of attention out of the space of the values, for the product with Wo: a warp a vector.
+//
+//     y = factors * (back-rotated x)      as float32, or at once as int8 (quantize.cuh) where vectors are whole 32 values
+//
+// Defines: OUTPUT_INT8 (0, 1), QUANTIZE_TILES.
+
+#include "kv_types.cuh"
+#include "quantize.cuh"
+
+#define OUTPUT_WARPS 4
+
+extern __shared__ float room[];
+
+// x [n, heads, dims] in the space of V; factors [heads, dim] or null; y [n, heads, dim], or codes and scales of `rows` rows,
+// those from n on zeros.
+extern "C" __global__ void __launch_bounds__(32 * OUTPUT_WARPS)
+attention_outputs(float* y, unsigned* codes, uint2* scales, const float* x, const Form* form, const float* signs,
+                  const signed char* core, const float* numbers, const float* factors, int n, int rows, int heads, int dims) {
+    const int number = blockIdx.x * OUTPUT_WARPS + threadIdx.x / 32, row = number / heads, head = number % heads;
+    if (row >= rows) return;
+    const int lane = threadIdx.x % 32;
+    const Form f = *form;
+    const Tables t = {signs, core, numbers};
+    Vector v((u8*)room + threadIdx.x / 32 * Vector::bytes(f.room), f.room);
+#pragma unroll 1
+    for (int i = lane; i < f.room; i += 32) v.x[i] = i < dims && row < n ? x[(long long)number * dims + i] : 0.0f;
+    leave(v, f, t, lane, 32);
+    if (factors)
+#pragma unroll 1
+        for (int i = lane; i < f.dim; i += 32) v.x[i] *= factors[head * f.dim + i];
+    __syncwarp();
+#if OUTPUT_INT8
+    for (int start = 0; start < f.dim / 4; start += 32) {
+        const int four = start + lane;
+        const float4 w = four < f.dim / 4 ? ((const float4*)v.x)[four] : float4{0.0f, 0.0f, 0.0f, 0.0f};
+        put_four<QUANTIZE_TILES>(codes, scales, w, row, head * (f.dim / 4) + four, heads * f.dim, four < f.dim / 4);
+    }
+#else
+#pragma unroll 1
+    for (int i = lane; i < f.dim; i += 32) y[(long long)number * f.dim + i] = v.x[i];
+#endif
+}

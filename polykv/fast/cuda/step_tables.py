@@ -1,0 +1,145 @@
+"""What the kernels of a step read beside weights and K/V, on the device in one copy: angles, cells, plans of attention.
+
+Layers whose attention is cut in the same way share a plan. Arrays have room to spare and keep their addresses, so that
+a captured graph goes on reading them, in later steps, as long as they have room enough (`Rooms` says whether).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from polykv.fast.cuda.attend_config import Config, config
+from polykv.fast.cuda.attend_plan import ENTRIES, Plan, plan, sets_of
+from polykv.fast.cuda.attend_run import Step
+from polykv.fast.cuda.device import device
+from polykv.fast.cuda.layout import kind_of
+from polykv.fast.cuda.upload import Upload
+from polykv.fast.cuda.workspace import Workspace
+from polykv.types import Angles, Codec, Layer, Segments, Slots
+
+Host = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What decides how a layer's attention is cut, and compiled. group: of the cache."""
+
+    group: int
+    k: Codec
+    v: Codec
+    heads: int
+    n_kv: int
+    head_dim: int
+    window: int
+    capped: bool
+
+    @staticmethod
+    def of(layer: Layer) -> Shape:
+        w, kv = layer.attention, layer.kv
+        return Shape(layer.group, kv.k.codec, kv.v.codec, w.n_heads, w.n_kv, w.head_dim, w.window, w.softcap > 0)
+
+    def config(self, segments: Segments) -> Config:
+        """How the kernel is compiled for it."""
+        kinds, sets = (kind_of(self.k), kind_of(self.v)), sets_of(segments, self.heads // self.n_kv)
+        return config(*kinds, self.head_dim, sets, softcap=self.capped, limit=device().shared)
+
+
+def spare(n: int) -> int:
+    """Room for n values: a power of two, so that it seldom has to grow."""
+    return 1 << max(4, (n - 1).bit_length())
+
+
+@dataclass(frozen=True)
+class Rooms:
+    """rows: of the step, padded. rooms: of the arrays in `arrays_of` order. items: of every shape's plan, padded.
+    configs: how kernels are compiled. What has equal `Rooms` can use the same graph."""
+
+    rows: int
+    rooms: tuple[int, ...]
+    items: tuple[int, ...]
+    configs: tuple[Config, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class HostTables:
+    """The arrays of a step on the host, and the rooms they need."""
+
+    arrays: list[Host]
+    rooms: Rooms
+    plans: list[Plan]
+
+
+def padded(rows: int) -> int:
+    """Rows of a graph that serves so many: few enough different ones, few enough wasted."""
+    return rows if rows <= 4 else -(-rows // 4) * 4 if rows <= 16 else -(-rows // 8) * 8
+
+
+def host_tables(
+    shapes: Sequence[Shape], rows: int, angles: Sequence[Angles], segments: Sequence[Segments], slots: Sequence[Slots]
+) -> HostTables:
+    """Plan a step of `rows` rows."""
+    room, configs = padded(rows), [s.config(segments[s.group]) for s in shapes]
+    plans = [_plan(s, c, segments[s.group]) for s, c in zip(shapes, configs, strict=True)]
+    arrays: list[Host] = []
+    for a in angles:
+        arrays += [a.cos, a.sin]
+    for cells, g in zip(slots, segments, strict=True):
+        # Rows that a graph has too many write nowhere.
+        nowhere = np.full(room - rows, -1, np.int32)
+        arrays += [np.concatenate([cells.blocks, nowhere]), np.concatenate([cells.offsets, 0 * nowhere])]
+        arrays += [g.blocks, g.rows, np.concatenate([g.positions, 0 * nowhere])]
+    counts = []
+    for s, p in zip(shapes, plans, strict=True):
+        n = -(-max(len(p.items), 1) // 16) * 16
+        items = np.zeros((n, ENTRIES), np.int32)
+        items[: len(p.items)] = p.items
+        # Rows that a graph has too many have no parts.
+        ends = np.full((room - rows) * s.heads, p.ptr[-1], np.int32)
+        arrays += [items, np.concatenate([p.ptr, ends]), p.parts]
+        counts.append(n)
+    rooms = tuple(spare(a.size) for a in arrays)
+    return HostTables(arrays, Rooms(room, rooms, tuple(counts), tuple(configs)), plans)
+
+
+def _plan(s: Shape, made: Config, segments: Segments) -> Plan:
+    slots = device().processors * made.ctas
+    return plan(segments, s.heads, s.n_kv, s.window, sets=made.sets, turn=made.turn, slots=slots, teams=made.teams)
+
+
+class StepTables:
+    """Places on the device for the tables of steps with the same `Rooms`."""
+
+    def __init__(
+        self, shapes: Sequence[Shape], host: HostTables, angles: Sequence[Angles], n_groups: int, room: Workspace
+    ) -> None:
+        self.rooms, self._upload = host.rooms, Upload(host.rooms.rooms)
+        at, rows, take = 0, host.rooms.rows, self._upload.array
+        self.angles: list[Angles] = []
+        for a in angles:
+            shape = rows, a.cos.shape[1]
+            self.angles.append(Angles(take(at, shape, np.float32), take(at + 1, shape, np.float32), a.interleaved))
+            at += 2
+        self.slots: list[Slots] = []
+        tables: list[tuple[Any, Any, Any]] = []
+        for _ in range(n_groups):
+            self.slots.append(Slots(take(at, (rows,)), take(at + 1, (rows,))))
+            tables.append((take(at + 2, (1,)), take(at + 3, (1,)), take(at + 4, (rows,))))
+            at += 5
+        self.steps: list[Step] = []
+        for s, made, n, p in zip(shapes, host.rooms.configs, host.rooms.items, host.plans, strict=True):
+            items, ptr, parts = take(at, (n, ENTRIES)), take(at + 1, (rows * s.heads + 1,)), take(at + 2, (1,))
+            at += 3
+            count = n * s.n_kv * p.queries
+            sums = room.take("sums", (count, made.width * made.slices))
+            blocks, of_rows, positions = tables[s.group]
+            weights = room.take("weights", (count, 2))
+            self.steps.append(Step(p, items, ptr, parts, blocks, of_rows, positions, sums, weights))
+
+    def send(self, host: HostTables) -> None:
+        """The tables of a step that has the same rooms."""
+        self._upload.send(host.arrays)

@@ -1,0 +1,90 @@
+"""Steps of few rows on a GPU, as graphs: the same as the blocks one by one, whatever changes between replays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from case_attention import Plan, Seq
+from case_base import normal, seeded
+from case_model import GEMMA, KQUANT, LLAMA, QWEN, Shape, angles_of, attention_weights, mlp_weights
+
+from polykv.cache.codecs import parse_tier
+from polykv.errors import UnsupportedError
+from polykv.fast.cuda.arrays import asarray
+from polykv.fast.cuda.device import problem
+from polykv.fast.cuda.layers import prepared
+from polykv.ops import LoadedOps, load
+from polykv.types import Activations, Layer, LayerKV, Stack
+
+GPU = problem()
+pytestmark = pytest.mark.skipif(GPU is not None, reason=f"no GPU to run on: {GPU}")
+
+# What two orders of the same sums, and a code that they round differently, make of a row (tests/case_model.py).
+STEP = 3e-3
+
+
+@pytest.fixture
+def ops() -> Iterator[LoadedOps]:
+    yield load("cuda")
+
+
+def stack_of(ops: LoadedOps, shape: Shape, tiers: tuple[str, str], n_blocks: int) -> Stack:
+    """Four layers; those of odd number have a window of 100 keys and the other tier."""
+    layers = []
+    for i in range(4):
+        made = replace(shape, name=f"{shape.name} {i}", window=100 * (i % 2))
+        tier = parse_tier(tiers[i % 2])
+        size = n_blocks, shape.n_kv, shape.head_dim, 64
+        kv = LayerKV(ops.kv_alloc(tier.k, *size), ops.kv_alloc(tier.v, *size, values=True))
+        layers.append(Layer(attention_weights(made), mlp_weights(made), kv, i % 2, 0))
+    return Stack(tuple(layers))
+
+
+def one_by_one(ops: LoadedOps, h: Any, stack: Stack, angles: Any, segments: Any, slots: Any) -> None:
+    for layer in stack.layers:
+        g = layer.group
+        ops.attention_block(h, layer.attention, layer.kv, angles[0], segments[g], slots[g], activations=Activations.Q8)
+        ops.mlp_block(h, layer.mlp, activations=Activations.Q8)
+
+
+@pytest.mark.parametrize(
+    "tiers", [("f16", "f16"), ("q8_0/turbo3", "turbo3"), ("q4_0+r/turbo4", "turbo2/q8_0")], ids=str
+)
+@pytest.mark.parametrize("shape", [LLAMA, GEMMA, KQUANT, QWEN], ids=lambda s: s.name)
+@pytest.mark.parametrize(
+    "seqs", [((300, 1),), ((70, 1), (130, 3), (64, 1)), tuple((200 + i, 1) for i in range(19))], ids=len
+)
+def test_a_graph_computes_what_the_blocks_do(
+    ops: LoadedOps, shape: Shape, tiers: tuple[str, str], seqs: tuple[tuple[int, int], ...]
+) -> None:
+    plans = [Plan(tuple(Seq(n + step, rows) for n, rows in seqs), shared=64) for step in range(5)]
+    n_blocks = max(p.build("layers")[2] for p in plans)
+    stack, other = (stack_of(ops, shape, tiers, n_blocks) for _ in range(2))
+    for step, plan in enumerate(plans):
+        segments, slots, _ = plan.build("layers")
+        both = [segments, segments], [slots, slots]
+        rng = seeded(f"{shape.name} {step}")
+        h0 = normal(rng, plan.n_rows, shape.embd)
+        angles = [angles_of(segments.positions, shape)]
+        h, want = asarray(h0), asarray(h0)
+        ops.layers(h, stack, angles, *both, activations=Activations.Q8)
+        one_by_one(ops, want, other, angles, *both)
+        got, expected = ops.fetch(h) - h0, ops.fetch(want) - h0
+        assert np.isfinite(got).all()
+        assert np.sqrt(((got - expected) ** 2).mean() / (expected**2).mean()) < STEP
+    counters = prepared(stack).graphs.counters
+    assert counters["replayed"] >= 2 and counters["captured"] >= 1 and counters["eager"] >= 1, counters
+
+
+def test_exact_cells_beside_codes_are_refused(ops: LoadedOps) -> None:
+    stack = stack_of(ops, QWEN, ("f16", "f16"), 2)
+    first = stack.layers[0]
+    staged = replace(first, kv=replace(first.kv, exact=first.kv))
+    with pytest.raises(UnsupportedError, match="exact cells"):
+        ops.layers(
+            asarray(np.zeros((1, QWEN.embd), np.float32)), Stack((staged,)), [], [], [], activations=Activations.Q8
+        )
