@@ -22,6 +22,9 @@ HEAD_DIMS = (16, 64, 72, 80, 96, 100, 112, 128, 176, 192, 256, 320, 512, 576)
 # Types, head_dim and block size, as `Limits.supports_kv` takes them.
 Storage = tuple[Codec, Codec, int, int]
 
+# Backends whose arrays are NumPy's; that of the GPU has tests of its own (tests/cuda).
+HOSTS = ("ref", "cpu")
+
 
 @dataclass(frozen=True)
 class Case:

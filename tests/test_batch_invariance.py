@@ -9,16 +9,16 @@ import case_attention
 import numpy as np
 import pytest
 from case_attention import Plan, Seq, layer
-from case_base import normal, packed, runs, seeded, weight
+from case_base import HOSTS, normal, packed, runs, seeded, weight
 from case_model import GEMMA, LLAMA, QWEN, Shape, angles_of, attention_weights, mlp_weights
 
 from polykv.cache.codecs import parse_tier
 from polykv.config import CacheConfig
 from polykv.fast.cpu.team import set_threads, threads
-from polykv.ops import BACKENDS, load
+from polykv.ops import load
 from polykv.types import F32, Activations, Angles, HeadWeights, LayerKV, Segment, Segments, Slots, WeightType
 
-FAST = tuple(b for b in BACKENDS if b != "ref")
+FAST = tuple(b for b in HOSTS if b != "ref")
 # Tiers that a fast backend has kernels for; test_equivalence reports the others.
 TIERS = tuple(t for t in case_attention.TIERS if any(runs(load(b), parse_tier(t).k, parse_tier(t).v) for b in FAST))
 pytestmark = pytest.mark.parametrize("name", FAST)

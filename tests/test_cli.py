@@ -15,6 +15,7 @@ from typing import Any
 import click
 import numba
 import pytest
+from case_base import HOSTS
 from tiny_models import tiny_model, tiny_path
 
 from polykv import cli
@@ -26,7 +27,6 @@ from polykv.commands.output import Output
 from polykv.commands.streams import say
 from polykv.errors import ConfigError, StrictError
 from polykv.fast.cpu import limits
-from polykv.ops import BACKENDS
 from polykv.printable import printable
 from polykv.report import megabytes
 
@@ -284,7 +284,7 @@ def test_tiers_count_real_bits(dim: int, want: tuple[float, ...], capsys: pytest
     assert [tiers[n]["bits_per_value"] for n in ("turbo4", "turbo2_tcq", "q8_0")] == pytest.approx(want, abs=1e-3)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", HOSTS)
 @pytest.mark.parametrize("name", CODECS)
 def test_plan_takes_every_type(name: str, backend: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "plan", "-m", TINY, "--backend", backend, "--kv", f"{name}/turbo2_tcq", "--json")

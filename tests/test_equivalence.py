@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from agreement import worst_cost, worst_error
 from case_attention import TIERS
-from case_base import HEAD_DIMS, Arrays, Case
+from case_base import HEAD_DIMS, HOSTS, Arrays, Case
 from cases import CASES
 
 from polykv.cache.codecs import CODECS, VARIANTS, codec, parse_tier
 from polykv.errors import UnsupportedError
-from polykv.ops import AGREEMENT, BACKENDS, LIMITS, OPERATIONS, Agreement, Limits, Ops, load
+from polykv.ops import AGREEMENT, BACKENDS, LIMITS, MEMORY, MODULES, OPERATIONS, Agreement, Limits, Memory, Ops, load
 
-FAST = tuple(b for b in BACKENDS if b != "ref")
+FAST = tuple(b for b in HOSTS if b != "ref")
 
 # (backend, operation) -> why it has no twin.
 MISSING: dict[tuple[str, str], str] = {}
@@ -121,14 +121,15 @@ def test_signatures_are_those_of_the_protocol(name: str) -> None:
         parameters = list(inspect.signature(fn).parameters.values())[drop:]
         return [(p.name, p.kind, p.default) for p in parameters]
 
-    module = importlib.import_module("polykv.ref" if name == "ref" else f"polykv.fast.{name}")
+    module = importlib.import_module(MODULES[name])
     lacking = [op for op in OPERATIONS if not callable(getattr(module, op, None))]
     assert lacking == [op for op in OPERATIONS if (name, op) in MISSING]
     for op in OPERATIONS:
         if op not in lacking:
             assert shape(getattr(module, op), 0) == shape(getattr(Ops, op), 1), op
-    for question in LIMITS:
-        assert shape(getattr(module, question), 0) == shape(getattr(Limits, question), 1), question
+    for protocol, questions in ((Limits, LIMITS), (Memory, MEMORY)):
+        for question in questions:
+            assert shape(getattr(module, question), 0) == shape(getattr(protocol, question), 1), question
 
 
 def test_missing_twins_are_named_with_a_reason() -> None:

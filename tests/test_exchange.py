@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from case_base import HOSTS
 
 import polykv
 from polykv import ref
 from polykv.cache.codecs import CODECS
 from polykv.errors import ConfigError, UnsupportedError
 from polykv.exchange import dequantize, quantize
-from polykv.ops import BACKENDS, load
+from polykv.ops import load
 
 
 @pytest.mark.parametrize("tier", CODECS)
@@ -26,7 +27,7 @@ def test_round_trip_is_that_of_the_codec(tier: str, dim: int) -> None:
     assert np.array_equal(dequantize(tier, blocks, dim), ref.decode(CODECS[tier], blocks, dim))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", HOSTS)
 @pytest.mark.parametrize("tier", CODECS)
 def test_every_backend_serves_it(tier: str, backend: str) -> None:
     """Or says that it does not have the type."""
@@ -106,7 +107,7 @@ def test_public_names_stay_functions() -> None:
         assert not isinstance(getattr(polykv, name), type(polykv)), name
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", HOSTS)
 @pytest.mark.parametrize("tier", [*(name for name in CODECS if name != "f32"), "q4_0+r"])
 def test_clamping_is_told(tier: str, backend: str) -> None:
     x = np.random.default_rng(2).standard_normal((3, 4, 80)).astype(np.float32)

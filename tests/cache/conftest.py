@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from case_base import HOSTS
 from fakes import PlainOps
 
-from polykv.ops import BACKENDS, load
+from polykv.ops import load
 
 
 @pytest.fixture
@@ -15,7 +16,7 @@ def plain() -> Any:
     return PlainOps()
 
 
-@pytest.fixture(params=["plain", *BACKENDS])
+@pytest.fixture(params=["plain", *HOSTS])
 def ops(request: pytest.FixtureRequest) -> Any:
     """Storage operations: the fake ones, and every backend."""
     return PlainOps() if request.param == "plain" else load(request.param)

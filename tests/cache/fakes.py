@@ -25,6 +25,15 @@ class PlainOps:
     def supports_kv(self, k: Any, v: Any, head_dim: int, block_size: int) -> str | None:
         return None
 
+    def unusable(self) -> str | None:
+        return None
+
+    def supports_stages(self) -> str | None:
+        return None
+
+    def fetch(self, x: np.ndarray) -> np.ndarray:
+        return x
+
     def kv_alloc(
         self, codec: Any, n_blocks: int, n_kv: int, head_dim: int, block_size: int, *, values: bool = False
     ) -> KVArena:

@@ -7,12 +7,13 @@ import weakref
 
 import numpy as np
 import pytest
+from case_base import HOSTS
 from fakes import make_pool, model
 
 from polykv.fast.cpu import kv_memory
 from polykv.fast.cpu.kv_memory import ENOUGH
 from polykv.fast.cpu.large_pages import zeroed
-from polykv.ops import BACKENDS, load
+from polykv.ops import load
 from polykv.types import U8
 
 
@@ -34,7 +35,7 @@ class Mapped:
         self.bytes -= nbytes
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", HOSTS)
 @pytest.mark.parametrize(("tier", "n"), [("f32", 200), ("q8_0/turbo3", 1600)])
 def test_growth_holds_one_array_twice_and_no_more(
     backend: str, tier: str, n: int, monkeypatch: pytest.MonkeyPatch

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from case_base import HOSTS
 from fakes import VOCAB, PlainOps, check_contents, make_pool, model, step
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,7 +25,7 @@ from polykv.cache.persist import load_sequences, read_info, save_sequences
 from polykv.cache.pool import KVPool, exact_of
 from polykv.cache.sequence import Sequence
 from polykv.errors import CapacityError, ConfigError, FormatError, MismatchError, PolyKVError
-from polykv.ops import BACKENDS, load
+from polykv.ops import load
 
 DOC = [(11 * i + i // 40) % 900 for i in range(330)]
 
@@ -123,7 +124,7 @@ def test_restored_prefixes_are_reused(plain: Any, saved: Path) -> None:
 
 @pytest.mark.parametrize("tier", ["q8_0/turbo3", "f16/q4_0", "turbo3", "f32", "turbo3+c/q4_0+r,sink=4"])
 @pytest.mark.parametrize("head_dim", [16, 64, 80, 256])
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", HOSTS)
 def test_real_codecs_come_back_bit_equal(tmp_path: Path, tier: str, head_dim: int, backend: str) -> None:
     config = model((0, 96), head_dim=head_dim, n_kv=2)
     pool = make_pool(load(backend), config, tier=tier)
@@ -430,7 +431,7 @@ def test_slabs_cover_all_blocks(plain: Any, tmp_path: Path, monkeypatch: pytest.
 def test_a_file_of_one_backend_is_read_by_the_other(tmp_path: Path, tier: str) -> None:
     """The exchange layout is the same for all: equal bytes, and values equal to float rounding."""
     config = model((0, 96), head_dim=64, n_kv=2)
-    pools = [make_pool(load(name), config, tier=tier) for name in BACKENDS]
+    pools = [make_pool(load(name), config, tier=tier) for name in HOSTS]
     sequences, _ = three(pools[0])
     save_sequences(tmp_path / "a", sequences)
     loaded = load_sequences(tmp_path / "a", pools[1])

@@ -41,7 +41,8 @@ def tolerance(case: Case) -> float:
     if case.op in ("attend", "attention_block") and case.storage is not None:
         k, v, *_ = case.storage
         if k.unit_norm or v.unit_norm:
-            return max(LEVELS, case.tolerance)
+            # A block has products before and after, which round W and rows as well.
+            return LEVELS + (case.tolerance if case.op == "attention_block" else 0.0)
         return case.tolerance if k.family == v.family == Family.F16 else max(QUERIES, case.tolerance)
     rows = re.search(r"-(\d+)x", case.id)
     many = case.op == "linear" and rows is not None and int(rows[1]) > 16 and case.id.endswith("Q8")
@@ -65,7 +66,7 @@ HERE = [c for c in CASES if c.op not in MISSING and set_apart(c) is None]
 @pytest.mark.parametrize("case", HERE if GPU is None else HERE[:1], ids=str)
 def test_twin(case: Case) -> None:
     if case.id.startswith("staged"):
-        with pytest.raises(UnsupportedError, match="exact cells"):
+        with pytest.raises(UnsupportedError, match=r"exact cells|block size|no attention over"):
             run(case)
         return
     reason = case.refusal(DeviceOps())  # type: ignore[arg-type]
@@ -93,16 +94,19 @@ def run(case: Case) -> Arrays:
 @needs_gpu
 @pytest.mark.parametrize("kind", FIELDS, ids=lambda k: k.name)
 def test_a_row_does_not_depend_on_the_others(kind: WeightType) -> None:
-    """Bit for bit, up to the number of rows for which W is read packed."""
+    """Bit for bit, from two rows up to the number for which W is read packed."""
     rng = seeded(f"rows-{kind.name}")
     for cols in (768, 800) if WEIGHT_BLOCK[kind][0] == 32 else (768,):
         w, x = weight(rng, kind, 131, cols), normal(rng, 32, cols)
         most = 32 if cols % 128 == 0 else 16
         for mode in Activations if most == 16 else (Activations.Q8,):
             whole = DeviceOps().linear(x[:most], w, activations=mode)
-            for first, last in ((0, 1), (3, 6), (7, 15), (0, most - 1)):
+            for first, last in ((0, 2), (3, 6), (7, 15), (0, most - 1)):
                 part = DeviceOps().linear(x[first:last], w, activations=mode)
                 assert np.array_equal(part.view(np.uint32), whole[first:last].view(np.uint32))
+            # The products of a single row are the same integers, added up in another order.
+            single = DeviceOps().linear(x[5:6], w, activations=mode)
+            assert np.abs(single - whole[5:6]).max() <= 2e-6 * np.abs(whole[5:6]).max()
 
 
 def test_missing_operations_are_named_with_a_reason() -> None:

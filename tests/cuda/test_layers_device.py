@@ -18,13 +18,18 @@ from polykv.fast.cuda.arrays import asarray
 from polykv.fast.cuda.device import problem
 from polykv.fast.cuda.layers import prepared
 from polykv.ops import LoadedOps, load
-from polykv.types import Activations, Layer, LayerKV, Stack
+from polykv.types import Activations, Layer, LayerKV, Stack, WeightType
 
 GPU = problem()
 pytestmark = pytest.mark.skipif(GPU is not None, reason=f"no GPU to run on: {GPU}")
 
 # What two orders of the same sums, and a code that they round differently, make of a row (tests/case_model.py).
 STEP = 3e-3
+TIERS = (("f16", "f16"), ("q8_0/turbo3", "turbo3"), ("q4_0+r/turbo4", "turbo2/q8_0"))
+# Lengths of the sequences of a step, and their rows.
+STEPS = (((300, 1),), ((70, 1), (130, 3), (64, 1)), tuple((200 + i, 1) for i in range(19)))
+# All matrices packed: K quants, of 256 values, multiply as tiles only; head_dim 100 is no multiple of 32.
+WHOLE_K = replace(KQUANT, name="wholek", kinds=(WeightType.Q4_K, WeightType.Q8_0))
 
 
 @pytest.fixture

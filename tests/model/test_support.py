@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from case_base import normal, seeded
+from case_base import HOSTS, normal, seeded
 from gguf_bytes import tiny
 from tiny_models import tiny_path
 
@@ -23,7 +23,7 @@ from polykv.errors import UnsupportedError
 from polykv.fast.cpu import linear_code
 from polykv.model.loader import load_model
 from polykv.model.support import check_model, reasons
-from polykv.ops import BACKENDS, load
+from polykv.ops import load
 from polykv.ref import weights
 from polykv.types import WeightType
 
@@ -58,12 +58,12 @@ def nothing_is_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("memory was taken")
 
-    for name in BACKENDS:
+    for name in HOSTS:
         module = sys.modules["polykv.ref" if name == "ref" else "polykv.fast.cpu"]
         monkeypatch.setattr(module, "kv_alloc", refuse)
 
 
-@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("name", HOSTS)
 def test_limits_are_what_the_backend_really_does(name: str) -> None:
     """Supported: storage can be allocated. Refused: it cannot, with the same words."""
     ops = load(name)
@@ -80,7 +80,7 @@ def test_limits_are_what_the_backend_really_does(name: str) -> None:
     assert [kind for kind in WeightType if ops.supports_weight(kind) is not None] == []
 
 
-@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("name", HOSTS)
 def test_a_rotated_type_of_other_width_is_refused_as_k_and_as_v(name: str) -> None:
     five = dataclasses.replace(codec("turbo3"), name="turbo5", bits=5)
     ops = load(name)
@@ -112,7 +112,7 @@ def test_the_other_backend_runs_it(small_heads: str) -> None:
 )
 def test_any_even_head_dim_runs_and_padding_is_said(tmp_path: Path, arch: str, dim: int, padded: list[str]) -> None:
     path, found = head_of(tmp_path, dim, arch), {}
-    for name in BACKENDS:
+    for name in HOSTS:
         llm = polykv.load(path, backend=name, kv="q8_0/turbo3", activations="f32")
         assert [sum(start in note for note in llm.notes) for start in padded] == [1] * len(padded)
         found[name] = llm.logits([1, 2, 3, 4, 2] * 6)
@@ -122,7 +122,7 @@ def test_any_even_head_dim_runs_and_padding_is_said(tmp_path: Path, arch: str, d
 
 def test_padding_of_plain_types_is_said_where_it_is(tmp_path: Path) -> None:
     """Files have as many values as a head has; only memory of `cpu` has more."""
-    runs = {name: polykv.load(head_of(tmp_path, 72), backend=name, kv="f16") for name in BACKENDS}
+    runs = {name: polykv.load(head_of(tmp_path, 72), backend=name, kv="f16") for name in HOSTS}
     assert runs["ref"].notes == ()
     assert any("V as f16: head_dim 72 is padded to 80" in note for note in runs["cpu"].notes)
 
@@ -147,7 +147,7 @@ def test_plan_takes_a_backend(small_heads: str, capsys: pytest.CaptureFixture[st
 def test_weights_without_a_kernel_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     path = tiny_path("llama_rope_llama3", "q8_0")
     model, cache = load_model(path), CacheConfig(parse_tiers("f16", 3))
-    for name in BACKENDS:
+    for name in HOSTS:
         assert reasons(load(name), model, cache) == []
     monkeypatch.delitem(linear_code.UNPACKERS, WeightType.Q8_0)
     # 7 matrices of 3 layers, the embedding, and an output matrix of its own.
@@ -176,7 +176,7 @@ def test_doctor_says_what_runs(capsys: pytest.CaptureFixture[str], monkeypatch: 
     assert "head_dim 32, 40, 64" in found["ref runs"]["text"]
     text = found["cpu runs"]["text"]
     assert found["cpu runs"]["state"] == "ok"
-    for backend in BACKENDS:
+    for backend in HOSTS:
         assert f"any pair of {', '.join(CODECS)}, q8_0+r, " in found[f"{backend} runs"]["text"]
         assert "; head_dim 32, " in found[f"{backend} runs"]["text"]
     assert "IQ4_XS" in text

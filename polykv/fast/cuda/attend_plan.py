@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -40,6 +41,19 @@ def sets_of(segments: Segments, group: int) -> int:
     return 2 if rows.size and int(rows.max()) * group > QUERIES else 1
 
 
+@dataclass(frozen=True, eq=False)
+class _Cut:
+    """What of a plan stays while sequences grow within a turn: for every item its segment, first cell and cells, and
+    columns ROW to HEADS; ptr and parts."""
+
+    segment: I32
+    at: I32
+    each: int
+    tiles: I32
+    ptr: I32
+    parts: I32
+
+
 def plan(
     segments: Segments, heads: int, n_kv: int, window: int, *, sets: int, turn: int, slots: int, teams: int
 ) -> Plan:
@@ -48,57 +62,92 @@ def plan(
     turn: cells that a warp takes at a time; teams: warps of a block that take different ones; slots: blocks that the
     device runs at once.
     """
-    group, queries = heads // n_kv, QUERIES * sets
-    ranges = [_seen(segments, s, window, turn) for s in range(len(segments))]
-    tiles = [list(_tiles(segments, s, group, queries)) for s in range(len(segments))]
-    turns = sum(-(-(last - first) // turn) * len(t) for (first, last), t in zip(ranges, tiles, strict=True))
+    first, last = _seen(segments, window, turn)
+    turns = -(-(last - first) // turn)
+    rows = segments.rows.tobytes(), segments.row_ptr.tobytes(), len(segments.positions)
+    made = _cut(first.tobytes(), turns.tobytes(), rows, heads, n_kv, sets, turn, max(1, slots // n_kv) * teams, teams)
+    items = np.empty((len(made.at), ENTRIES), np.int32)
+    items[:, TABLE] = segments.block_ptr[made.segment]
+    items[:, FIRST] = made.at
+    items[:, CELLS] = np.minimum(made.each, last[made.segment] - made.at)
+    items[:, START] = segments.start[made.segment] + made.at
+    items[:, ROW:] = made.tiles
+    return Plan(items, made.ptr, made.parts, QUERIES * sets)
+
+
+def _seen(segments: Segments, window: int, turn: int) -> tuple[I32, I32]:
+    """For every segment the first cell that any of its rows sees, rounded down to a turn, and one past the last."""
+    n = len(segments)
+    lowest, highest = np.zeros(n, np.int32), np.full(n, -1, np.int32)
+    read = np.flatnonzero(np.diff(segments.row_ptr))
+    if read.size:
+        positions, starts = segments.positions[segments.rows], segments.row_ptr[read]
+        lowest[read] = np.minimum.reduceat(positions, starts)
+        highest[read] = np.maximum.reduceat(positions, starts)
+    length, start = segments.length, segments.start
+    last = np.clip(highest + 1 - start, 0, length)
+    if window == 0:
+        return np.zeros(n, np.int32), last
+    return np.minimum(np.maximum(lowest - window + 1 - start, 0) // turn * turn, last), last
+
+
+# Layers of several steps ask for the same: a memo of a pure function of its arguments.
+@lru_cache(maxsize=64)
+def _cut(
+    first: bytes,
+    turns: bytes,
+    rows: tuple[bytes, bytes, int],
+    heads: int,
+    n_kv: int,
+    sets: int,
+    turn: int,
+    at_once: int,
+    teams: int,
+) -> _Cut:
+    """Items of segments that are so many turns long from `first` on. rows: those of the segments, their ends, and how
+    many the step has; at_once: items that the device runs at once, times teams."""
+    begin, count = np.frombuffer(first, np.int32), np.frombuffer(turns, np.int32)
+    of_rows, row_ptr, n_rows = np.frombuffer(rows[0], np.int32), np.frombuffer(rows[1], np.int32), rows[2]
+    tiles = [list(_tiles(row_ptr, s, heads // n_kv, QUERIES * sets)) for s in range(len(count))]
+    work = sum(int(n) * len(t) for n, t in zip(count, tiles, strict=True))
     # Not one block more than run at once, or the last ones double the time; and each team of a block gets as many turns
     # as the others.
-    each = max(1, -(-turns // (max(1, slots // n_kv) * teams))) * teams * turn
-    items: list[tuple[int, ...]] = []
-    for s, (first, last) in enumerate(ranges):
-        table, start = int(segments.block_ptr[s]), int(segments.start[s])
-        for tile in tiles[s]:
-            items += [(table, at, min(each, last - at), start + at, *tile) for at in range(first, last, each)]
-    found = np.array(items, np.int32).reshape(len(items), ENTRIES)
-    return Plan(found, *_parts(found, segments, heads, n_kv, queries), queries)
+    each = max(1, -(-work // at_once)) * teams * turn
+    found = [
+        (s, at, *tile)
+        for s, (start, n) in enumerate(zip(begin.tolist(), count.tolist(), strict=True))
+        for tile in tiles[s]
+        for at in range(start, start + n * turn, each)
+    ]
+    items = np.array(found, np.int32).reshape(len(found), 2 + ENTRIES - ROW)
+    ptr, parts = _parts(items[:, 2:], of_rows, n_rows, heads, n_kv, QUERIES * sets)
+    return _Cut(items[:, 0], items[:, 1], each, items[:, 2:], ptr, parts)
 
 
-def _seen(segments: Segments, s: int, window: int, turn: int) -> tuple[int, int]:
-    """First cell of a segment that any of its rows sees, rounded down to a turn, and one past the last."""
-    positions = segments.positions[segments.rows[segments.row_ptr[s] : segments.row_ptr[s + 1]]]
-    start, length = int(segments.start[s]), int(segments.length[s])
-    if positions.size == 0:
-        return 0, 0
-    first = max(0, int(positions.min()) - window + 1 - start) // turn * turn if window > 0 else 0
-    return min(first, length), max(min(first, length), min(length, int(positions.max()) + 1 - start))
-
-
-def _tiles(segments: Segments, s: int, group: int, queries: int) -> Iterator[tuple[int, int, int, int]]:
+def _tiles(row_ptr: I32, s: int, group: int, queries: int) -> Iterator[tuple[int, int, int, int]]:
     """The rows and heads of a segment's items: first row, rows, first head, heads."""
     heads = min(group, queries)
-    rows, begin, end = queries // heads, int(segments.row_ptr[s]), int(segments.row_ptr[s + 1])
+    rows, begin, end = queries // heads, int(row_ptr[s]), int(row_ptr[s + 1])
     for head in range(0, group, heads):
         for row in range(begin, end, rows):
             yield row, min(rows, end - row), head, min(heads, group - head)
 
 
-def _parts(items: I32, segments: Segments, heads: int, n_kv: int, queries: int) -> tuple[I32, I32]:
+def _parts(tiles: I32, of_rows: I32, n_rows: int, heads: int, n_kv: int, queries: int) -> tuple[I32, I32]:
     """ptr and parts: the queries of every item and K/V head, sorted by query; of a query in the order of items."""
-    group = heads // n_kv
-    local = np.arange(queries)
+    group, local = heads // n_kv, np.arange(queries)
+    first, rows, head, n_heads = (tiles[:, i, None] for i in range(ENTRIES - ROW))
     # [items, queries]: which row and head of its group is query `local` of an item.
-    each = np.maximum(items[:, HEADS, None], 1)
-    used = local < items[:, ROWS, None] * items[:, HEADS, None]
-    at = np.where(used, items[:, ROW, None] + local // each, 0)
-    row = segments.rows[at] if segments.rows.size else at
-    head = items[:, HEAD, None] + local % each
+    each = np.maximum(n_heads, 1)
+    used = local < rows * n_heads
+    at = np.where(used, first + local // each, 0)
+    row = of_rows[at] if of_rows.size else at
     kv = np.arange(n_kv)[:, None]
     # [items, n_kv, queries]
-    query = row[:, None] * heads + kv * group + head[:, None]
-    where = (np.arange(len(items))[:, None, None] * n_kv + kv) * queries + local
+    query = row[:, None] * heads + kv * group + (head + local % each)[:, None]
+    where = (np.arange(len(tiles))[:, None, None] * n_kv + kv) * queries + local
     chosen = np.broadcast_to(used[:, None], query.shape)
     query, where = query[chosen], where[chosen]
     order = np.argsort(query, kind="stable")
-    ptr = np.searchsorted(query[order], np.arange(len(segments.positions) * heads + 1))
+    ptr = np.searchsorted(query[order], np.arange(n_rows * heads + 1))
     return ptr.astype(np.int32), where[order].astype(np.int32)

@@ -26,16 +26,15 @@ from polykv.fast.cuda.compile import kernel, launch
 from polykv.fast.cuda.forms import Use, form_of
 from polykv.fast.cuda.glu import GATES
 from polykv.fast.cuda.kv_write import KeySteps, New, Queries, write_both
-from polykv.fast.cuda.linear_int8 import Int8Rows, product
+from polykv.fast.cuda.linear_int8 import Int8Rows, product, takes_tiles
 from polykv.fast.cuda.placed import Attention, Mlp, Products
 from polykv.fast.cuda.step_tables import StepTables
-from polykv.fast.cuda.weights import FIELDS
 from polykv.fast.cuda.workspace import Workspace
 from polykv.types import F32, Angles, Layer, LayerKV, Slots
 
 # Rows up to which a step is made of these kernels: what a product on packed weights takes (linear.py).
 MOST = 32
-OUTPUT_WARPS, GLU_THREADS, RESIDUAL_THREADS = 4, 256, 512
+OUTPUT_WARPS, GLU_THREADS, RESIDUAL_THREADS = 4, 256, 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,8 +60,8 @@ class Ready:
     @property
     def packed(self) -> bool:
         """Whether all products take rows of int8."""
-        ws = (self.attention.wo, self.mlp.down)
-        return self.attention.qkv.packed and self.mlp.gate_up.packed and all(w.type in FIELDS for w in ws)
+        a, m = self.attention, self.mlp
+        return all(ws.packed for ws in (a.qkv, a.wo, m.gate_up, m.down))
 
     @staticmethod
     def of(layer: Layer, attention: Attention, mlp: Mlp, shape: int) -> Ready:
@@ -75,17 +74,17 @@ def run_layers(h: F32, layers: Sequence[Ready], tables: StepTables, room: Worksp
     for layer in layers:
         a = layer.attention
         slots, step, made = tables.slots[layer.group], tables.steps[layer.shape], tables.rooms.configs[layer.shape]
-        x = residual(h, pending, a.norm, a.given.eps, a.qkv.cols, room)
+        x = residual(h, pending, a.norm, a.given.eps, a.qkv, room)
         pending = attention(x, a, layer.kv, tables.angles[layer.rope], slots, step, made, room)
-        x = residual(h, pending, layer.mlp.norm, layer.mlp.given.eps, layer.mlp.gate_up.cols, room)
+        x = residual(h, pending, layer.mlp.norm, layer.mlp.given.eps, layer.mlp.gate_up, room)
         pending = mlp(x, layer.mlp, room)
     if pending is not None:
         _residual(h, pending, None, 0.0, None)
 
 
-def residual(h: F32, pending: Pending | None, norm: F32, eps: float, cols: int, room: Workspace) -> Int8Rows:
+def residual(h: F32, pending: Pending | None, norm: F32, eps: float, ws: Products, room: Workspace) -> Int8Rows:
     """Add what is pending to h, and round its normed rows."""
-    x = int8_room("x", len(h), cols, room)
+    x = int8_room("x", len(h), ws, room)
     _residual(h, pending, norm, eps, x)
     return x
 
@@ -98,6 +97,7 @@ def _residual(h: F32, pending: Pending | None, norm: F32 | None, eps: float, x: 
         *("residual.cu", "residual"),
         RESIDUAL_ADD=add,
         RESIDUAL_NEXT=int(x is not None),
+        RESIDUAL_FOURS=-(-cols // (4 * RESIDUAL_THREADS)),
         QUANTIZE_TILES=int(x is not None and x.tiles),
     )
     codes, scales, rows = (None, None, n) if x is None else (x.codes, x.scales, x.codes.shape[0])
@@ -105,9 +105,9 @@ def _residual(h: F32, pending: Pending | None, norm: F32 | None, eps: float, x: 
     launch(made, (rows,), (RESIDUAL_THREADS,), arguments)
 
 
-def int8_room(name: str, n: int, cols: int, room: Workspace) -> Int8Rows:
-    """Where n rounded rows go."""
-    tiles = cols % 128 == 0
+def int8_room(name: str, n: int, ws: Products, room: Workspace) -> Int8Rows:
+    """Where n rounded rows go that these matrices take."""
+    cols, tiles = ws.cols, any(takes_tiles(w, n) for w in ws.matrices)
     rows = -(-n // 8) * 8 if tiles else n
     codes, scales = (name + " codes", (rows, cols), np.int8), (name + " scales", (rows, cols // 32, 2), np.uint32)
     return Int8Rows(room.take(*codes), room.take(*scales), n, tiles)
@@ -139,8 +139,7 @@ def attention(
     )
     out = room.take("attended", queries.shape), room.take("lse", queries.shape[:2])
     run(step, made, queries, kv.k, kv.v, scale=c.scale, window=c.window, softcap=c.softcap, out=out)
-    y = room.take("y", (n, w.wo.rows))
-    product(y, w.wo, _outputs(out[0], w, kv, room))
+    (y,) = products("y", w.wo, _outputs(out[0], w, kv, room), room)
     return Pending(y, w.post_norm, c.eps)
 
 
@@ -148,7 +147,7 @@ def _outputs(x: F32, w: Attention, kv: LayerKV, room: Workspace) -> Int8Rows:
     """Results of attention [n, H, dims] as rows of int8 in the true space."""
     n, heads, dims = x.shape
     head_dim, form = w.given.head_dim, form_of(kv.v.codec, w.given.head_dim, Use.V)
-    y = int8_room("out", n, heads * head_dim, room)
+    y = int8_room("out", n, w.wo, room)
     whole, rows = head_dim % 32 == 0, y.codes.shape[0]
     plain = None if whole else room.take("plain", (n, heads * head_dim))
     made = kernel("attention_outputs.cu", "attention_outputs", OUTPUT_INT8=int(whole), QUANTIZE_TILES=int(y.tiles))
@@ -165,12 +164,11 @@ def _outputs(x: F32, w: Attention, kv: LayerKV, room: Workspace) -> Int8Rows:
 def mlp(x: Int8Rows, w: Mlp, room: Workspace) -> Pending:
     """The MLP branch of normed rows x."""
     gate, up = products("ffn", w.gate_up, x, room)
-    rows = int8_room("ffn", x.n, w.down.cols, room)
+    rows = int8_room("ffn", x.n, w.down, room)
     total = rows.codes.size // 4
     made = kernel("glu_int8.cu", "glu_int8", GLU_GATE=GATES[w.given.glu], QUANTIZE_TILES=int(rows.tiles))
     pitches = gate.strides[0] // 4, up.strides[0] // 4
     arguments = (rows.codes, rows.scales, gate, up, *pitches, x.n, w.down.cols, total)
     launch(made, (-(-total // GLU_THREADS),), (GLU_THREADS,), arguments)
-    y = room.take("y", (x.n, w.down.rows))
-    product(y, w.down, rows)
+    (y,) = products("y", w.down, rows, room)
     return Pending(y, w.post_norm, w.given.eps)

@@ -140,7 +140,7 @@ def _attention(
     o = cupy().ascontiguousarray(out_of(turned, kv.v.codec, c.head_dim))
     if e.out is not None:
         o *= e.out
-    y = linear(o.reshape(n, -1), w.wo, activations=activations)
+    (y,) = _products(o.reshape(n, -1), w.wo, activations)
     h += y if w.post_norm is None else rms_norm(y, w.post_norm, c.eps)
 
 
@@ -148,7 +148,7 @@ def _mlp(h: Any, w: Mlp, activations: Activations) -> None:
     m = rms_norm(h, w.norm, w.given.eps)
     gate, up = _products(m, w.gate_up, activations)
     inner = glu_columns(gate, up, w.given.glu, cupy().empty(gate.shape, np.float32))
-    y = linear(inner, w.down, activations=activations)
+    (y,) = _products(inner, w.down, activations)
     h += y if w.post_norm is None else rms_norm(y, w.post_norm, w.given.eps)
 
 

@@ -4,7 +4,8 @@
     more, Q8     tiles of W as float16 and the rounded rows as float16, multiplied by cuBLAS with float32 sums
     more, F32    tiles of W as float32, multiplied by cuBLAS in float32 (no TF32)
 
-Up to `few(w)` rows, a row of y depends on its own row of x alone, bit for bit. Products of more rows are cuBLAS's: it
+From two rows up to `few(w)`, a row of y depends on its own row of x alone, bit for bit; a single row is added up in
+another order, in which it is read faster. Products of more rows are cuBLAS's: it
 orders sums by the shape of the product; in Q8 they also round W to float16 (11 bits), 2e-4 of a value.
 """
 
@@ -48,7 +49,7 @@ def linear(x: F32, w: QuantTensor, *, activations: Activations, out: F32 | None 
     elif activations == Activations.F32:
         _float32("linear_few_f32", {"WEIGHT_TYPE": type_name(w.type)}, y, data, x)
     else:
-        product(y, w, quantize(x, takes_tiles(w)))
+        product(y, w, quantize(x, takes_tiles(w, n)))
     return y
 
 

@@ -104,7 +104,7 @@ class Attention:
     given: AttentionWeights
     norm: F32
     qkv: Products
-    wo: DeviceTensor
+    wo: Products
     q_norm: F32 | None
     k_norm: F32 | None
     post_norm: F32 | None
@@ -123,7 +123,7 @@ class Attention:
             w,
             vector(w.norm),
             joined(w.wq, w.wk, w.wv),
-            placed(w.wo),
+            joined(w.wo),
             vector(w.q_norm),
             vector(w.k_norm),
             vector(w.post_norm),
@@ -141,12 +141,12 @@ class Mlp:
     given: MlpWeights
     norm: F32
     gate_up: Products
-    down: DeviceTensor
+    down: Products
     post_norm: F32 | None
 
     @staticmethod
     def of(w: MlpWeights) -> Mlp:
-        return Mlp(w, vector(w.norm), joined(w.gate, w.up), placed(w.down), vector(w.post_norm))
+        return Mlp(w, vector(w.norm), joined(w.gate, w.up), joined(w.down), vector(w.post_norm))
 
 
 _ATTENTION: WeakKeyDictionary[AttentionWeights, Attention] = WeakKeyDictionary()

@@ -124,13 +124,22 @@ def _steps() -> Iterator[Shipped]:
     """What lies between the products of a step of few rows."""
     for tiles in (0, 1):
         for add in (0, 1, 2):
-            defines: dict[str, Define] = {"RESIDUAL_ADD": add, "RESIDUAL_NEXT": 1, "QUANTIZE_TILES": tiles}
+            defines: dict[str, Define] = {
+                "RESIDUAL_ADD": add,
+                "RESIDUAL_NEXT": 1,
+                "RESIDUAL_FOURS": 4,
+                "QUANTIZE_TILES": tiles,
+            }
             yield Shipped("residual.cu", "residual", defines)
         for gate in GATES.values():
             yield Shipped("glu_int8.cu", "glu_int8", {"GLU_GATE": gate, "QUANTIZE_TILES": tiles})
         for whole in (0, 1):
-            defines = {"OUTPUT_INT8": whole, "QUANTIZE_TILES": tiles}
+            defines: dict[str, Define] = {"OUTPUT_INT8": whole, "QUANTIZE_TILES": tiles}
             yield Shipped("attention_outputs.cu", "attention_outputs", defines)
     for add in (1, 2):
-        defines = {"RESIDUAL_ADD": add, "RESIDUAL_NEXT": 0, "QUANTIZE_TILES": 0}
-        yield Shipped("residual.cu", "residual", defines)
+        yield Shipped("residual.cu", "residual", _residual(add, 0, 0))
+
+
+def _residual(add: int, following: int, tiles: int) -> dict[str, Define]:
+    """Of rows of up to 4,096 values; others are compiled when they are asked for."""
+    return {"RESIDUAL_ADD": add, "RESIDUAL_NEXT": following, "RESIDUAL_FOURS": 4, "QUANTIZE_TILES": tiles}

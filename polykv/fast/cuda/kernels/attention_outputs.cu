@@ -5,6 +5,7 @@
 // Defines: OUTPUT_INT8 (0, 1), QUANTIZE_TILES.
 
 #include "kv_types.cuh"
+#include "kv_soon.cuh"
 #include "quantize.cuh"
 
 #define OUTPUT_WARPS 4
@@ -21,6 +22,8 @@ attention_outputs(float* y, unsigned* codes, uint2* scales, const float* x, cons
     const int lane = threadIdx.x % 32;
     const Form f = *form;
     const Tables t = {signs, core, numbers};
+    tables_soon(t, f, lane);
+    soon(factors ? factors + head * f.dim : factors, 4 * f.dim, lane);
     Vector v((u8*)room + threadIdx.x / 32 * Vector::bytes(f.room), f.room);
 #pragma unroll 1
     for (int i = lane; i < f.room; i += 32) v.x[i] = i < dims && row < n ? x[(long long)number * dims + i] : 0.0f;

@@ -20,10 +20,11 @@ __device__ __forceinline__ void query(const Queries& q, const Form* form, const 
     if (row >= to.n) return;
     const Form f = *form;
     Vector v = mine(f);
-    load(v, f, q.x + (long long)row * q.pitch + head * f.dim);
     const long long angle = (long long)row * to.half;
-    const float* cosines = to.cosines ? to.cosines + angle : to.cosines;
-    prepare(v, f.dim, head, {q.bias, q.norm, q.factors, cosines, to.sines + angle, to.eps, to.half, to.interleaved}, LANE);
+    const float *cosines = to.cosines ? to.cosines + angle : to.cosines, *sines = to.sines ? to.sines + angle : to.sines;
+    steps_soon(f, t, q.bias, q.factors, q.norm, cosines, sines, to.half, head);
+    load(v, f, q.x + (long long)row * q.pitch + head * f.dim);
+    prepare(v, f.dim, head, {q.bias, q.norm, q.factors, cosines, sines, to.eps, to.half, to.interleaved}, LANE);
     if (f.turn) rotate(v.x, v.y, f.stored, f, t, false, t.numbers[Tables::DECODE_SCALE], LANE);
     float* out = q.out + (long long)number() * q.dims;
 #pragma unroll 1

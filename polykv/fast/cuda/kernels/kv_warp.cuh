@@ -3,6 +3,7 @@
 #include "kv_types.cuh"
 #include "kv_tile.cuh"
 #include "kv_prepare.cuh"
+#include "kv_soon.cuh"
 
 #define KV_WARPS 4
 #define KV_BOUNDS __launch_bounds__(32 * KV_WARPS, 8)
@@ -52,6 +53,16 @@ struct New {
     int half, interleaved;
 };
 
+// The constants of a row's steps.
+__device__ __forceinline__ void steps_soon(const Form& f, const Tables& t, const float* bias, const float* factors,
+                                           const float* norm, const float* cosines, const float* sines, int half, int head) {
+    const int lane = threadIdx.x % 32;
+    tables_soon(t, f, lane);
+    soon(cosines, 4 * half, lane), soon(sines, 4 * half, lane);
+    soon(bias ? bias + head * f.dim : bias, 4 * f.dim, lane), soon(factors ? factors + head * f.dim : factors, 4 * f.dim, lane);
+    soon(norm, 4 * f.dim, lane);
+}
+
 template <class T> __device__ __forceinline__ void append(const Side& s, const New& to) {
     const int row = number() / to.heads, head = number() % to.heads;
     if (row >= to.n) return;
@@ -60,10 +71,11 @@ template <class T> __device__ __forceinline__ void append(const Side& s, const N
     const Form f = *s.form;
     if (block < 0) return;
     Vector v = mine(f);
-    load(v, f, s.x + (long long)row * s.pitch + head * f.dim);
     const long long angle = (long long)row * to.half;
-    const float* cosines = to.cosines ? to.cosines + angle : to.cosines;
-    prepare(v, f.dim, head, {s.bias, to.norm, s.factors, cosines, to.sines + angle, to.eps, to.half, to.interleaved}, LANE);
+    const float *cosines = to.cosines ? to.cosines + angle : to.cosines, *sines = to.sines ? to.sines + angle : to.sines;
+    steps_soon(f, s.tables, s.bias, s.factors, to.norm, cosines, sines, to.half, head);
+    load(v, f, s.x + (long long)row * s.pitch + head * f.dim);
+    prepare(v, f.dim, head, {s.bias, to.norm, s.factors, cosines, sines, to.eps, to.half, to.interleaved}, LANE);
     T::encode(v, f, s.tables, LANE);
     tile_put<T>(s.cells.tile(f, head, block, cell), v, f, cell % 32, LANE);
 }

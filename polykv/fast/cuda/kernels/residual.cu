@@ -2,46 +2,80 @@
 //
 //     h += y, or h += rms_norm(y) * post        m = rms_norm(h) * weight, as int8 (quantize.cuh)
 //
-// One block a row; rows from n on are zeros that complete a chunk of 8. Squares are added in float64, as in norm.cu.
-// Defines: RESIDUAL_ADD (0 nothing, 1 y, 2 normed y), RESIDUAL_NEXT (0: nothing follows), QUANTIZE_TILES.
+// One block a row, whose values its threads hold in registers; rows from n on are zeros that complete a chunk of 8.
+// Squares are added in float64, as in norm.cu.
+// Defines: RESIDUAL_ADD (0 nothing, 1 y, 2 normed y), RESIDUAL_NEXT (0: nothing follows), RESIDUAL_FOURS (fours of values
+// of a thread, so that cols <= 1024 * RESIDUAL_FOURS), QUANTIZE_TILES.
 
 #include "block.cuh"
 #include "quantize.cuh"
 
-#define RESIDUAL_THREADS 512
+#define RESIDUAL_THREADS 256
 
-// 1 / sqrt(mean(x^2) + eps)
-__device__ __forceinline__ double inverse_rms(const float* x, int cols, double eps) {
-    double sum = 0.0;
-    for (int i = threadIdx.x; i < cols; i += RESIDUAL_THREADS) sum = fma((double)x[i], (double)x[i], sum);
-    return 1.0 / sqrt(block_sum<RESIDUAL_THREADS>(sum) / cols + eps);
-}
+struct Row {
+    float4 v[RESIDUAL_FOURS];
+
+    // Zeros beyond the end.
+    __device__ __forceinline__ void load(const float* x, int cols) {
+#pragma unroll
+        for (int i = 0; i < RESIDUAL_FOURS; ++i) {
+            const int four = threadIdx.x + RESIDUAL_THREADS * i;
+            v[i] = four < cols / 4 ? ((const float4*)x)[four] : float4{0.0f, 0.0f, 0.0f, 0.0f};
+        }
+    }
+
+    // 1 / sqrt(mean(x^2) + eps)
+    __device__ __forceinline__ double inverse_rms(int cols, double eps) const {
+        double sum = 0.0;
+#pragma unroll
+        for (int i = 0; i < RESIDUAL_FOURS; ++i) {
+            sum = fma((double)v[i].x, (double)v[i].x, sum), sum = fma((double)v[i].y, (double)v[i].y, sum);
+            sum = fma((double)v[i].z, (double)v[i].z, sum), sum = fma((double)v[i].w, (double)v[i].w, sum);
+        }
+        return 1.0 / sqrt(block_sum<RESIDUAL_THREADS>(sum) / cols + eps);
+    }
+
+    __device__ __forceinline__ void scale(double by, const Row& weights) {
+#pragma unroll
+        for (int i = 0; i < RESIDUAL_FOURS; ++i) {
+            v[i].x = (float)((double)v[i].x * by * (double)weights.v[i].x);
+            v[i].y = (float)((double)v[i].y * by * (double)weights.v[i].y);
+            v[i].z = (float)((double)v[i].z * by * (double)weights.v[i].z);
+            v[i].w = (float)((double)v[i].w * by * (double)weights.v[i].w);
+        }
+    }
+};
 
 extern "C" __global__ void __launch_bounds__(RESIDUAL_THREADS)
 residual(float* h, const float* y, const float* post, double post_eps, const float* weight, double eps, unsigned* codes,
          uint2* scales, int n, int cols) {
     const int row = blockIdx.x;
-    h += (long long)row * cols;
-    double scale = 0.0;
+    Row x, w;
     if (row < n) {
-        y += (long long)row * cols;
-        const double of_y = RESIDUAL_ADD == 2 ? inverse_rms(y, cols, post_eps) : 0.0;
-        // A thread reads again only what it has written.
-        if (RESIDUAL_ADD)
-            for (int i = threadIdx.x; i < cols; i += RESIDUAL_THREADS)
-                h[i] += RESIDUAL_ADD == 2 ? (float)((double)y[i] * of_y * (double)post[i]) : y[i];
-        if (RESIDUAL_NEXT) scale = inverse_rms(h, cols, eps);
+        h += (long long)row * cols;
+        // All that is read is asked for at once.
+        x.load(h, cols);
+        if (RESIDUAL_NEXT) w.load(weight, cols);
+        if (RESIDUAL_ADD) {
+            Row add, of_post;
+            add.load(y + (long long)row * cols, cols);
+            if (RESIDUAL_ADD == 2) of_post.load(post, cols), add.scale(add.inverse_rms(cols, post_eps), of_post);
+#pragma unroll
+            for (int i = 0; i < RESIDUAL_FOURS; ++i) {
+                const int four = threadIdx.x + RESIDUAL_THREADS * i;
+                x.v[i].x += add.v[i].x, x.v[i].y += add.v[i].y, x.v[i].z += add.v[i].z, x.v[i].w += add.v[i].w;
+                if (four < cols / 4) ((float4*)h)[four] = x.v[i];
+            }
+        }
+        if (RESIDUAL_NEXT) x.scale(x.inverse_rms(cols, eps), w);
+    } else {
+#pragma unroll
+        for (int i = 0; i < RESIDUAL_FOURS; ++i) x.v[i] = {0.0f, 0.0f, 0.0f, 0.0f};
     }
     if (!RESIDUAL_NEXT) return;
-    __syncthreads();
-    for (int start = 0; start < cols / 4; start += RESIDUAL_THREADS) {
-        const int four = start + threadIdx.x;
-        float4 v = {0.0f, 0.0f, 0.0f, 0.0f};
-        if (row < n && four < cols / 4) {
-            const float4 x = ((const float4*)h)[four], w = ((const float4*)weight)[four];
-            v = {(float)((double)x.x * scale * (double)w.x), (float)((double)x.y * scale * (double)w.y),
-                 (float)((double)x.z * scale * (double)w.z), (float)((double)x.w * scale * (double)w.w)};
-        }
-        put_four<QUANTIZE_TILES>(codes, scales, v, row, four, cols, four < cols / 4);
+#pragma unroll
+    for (int i = 0; i < RESIDUAL_FOURS; ++i) {
+        const int four = threadIdx.x + RESIDUAL_THREADS * i;
+        put_four<QUANTIZE_TILES>(codes, scales, x.v[i], row, four, cols, four < cols / 4);
     }
 }
