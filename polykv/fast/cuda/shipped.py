@@ -124,13 +124,7 @@ def _steps() -> Iterator[Shipped]:
     """What lies between the products of a step of few rows."""
     for tiles in (0, 1):
         for add in (0, 1, 2):
-            defines: dict[str, Define] = {
-                "RESIDUAL_ADD": add,
-                "RESIDUAL_NEXT": 1,
-                "RESIDUAL_FOURS": 4,
-                "QUANTIZE_TILES": tiles,
-            }
-            yield Shipped("residual.cu", "residual", defines)
+            yield Shipped("residual.cu", "residual", _residual(add, 1, tiles))
         for gate in GATES.values():
             yield Shipped("glu_int8.cu", "glu_int8", {"GLU_GATE": gate, "QUANTIZE_TILES": tiles})
         for whole in (0, 1):
