@@ -21,6 +21,7 @@ from polykv.fast.cuda.attend_run import run, step_of
 from polykv.fast.cuda.device import cupy, device
 from polykv.fast.cuda.fwht import fwht
 from polykv.fast.cuda.layout import codec_limit, kind_of
+from polykv.fast.cuda.levels import same_table
 from polykv.types import F32, Codec, LayerKV, Segments
 
 
@@ -51,7 +52,10 @@ def attend(
             raise UnsupportedError(reason)
     sets = sets_of(segments, heads // k.n_kv)
     capped, limit = softcap > 0, device().shared
-    made = config(kind_of(k.codec), kind_of(v.codec), head_dim, sets, softcap=capped, limit=limit)
+    one_table = same_table(k.codec, v.codec)
+    made = config(
+        kind_of(k.codec), kind_of(v.codec), head_dim, sets, softcap=capped, limit=limit, one_table=one_table
+    )
     dims = made.width * made.slices
     step = step_of(segments, made, heads, k.n_kv, window)
     y, lse = run(step, made, _into(q, k.codec, dims), k, v, scale=scale, window=window, softcap=softcap)
