@@ -191,7 +191,9 @@ def compiled(text: str, entry: str, folder: Path) -> Kernel:
     """The kernel `entry` of a text that `pasted` made."""
     found = re.search(rf"\b{entry}\s*\(([^)]*)\)\s*\{{", text)
     assert found, f"no function {entry}"
-    kinds = [re.sub(r"\bconst\b|__restrict__|\w+$", "", p.strip()).strip().replace(" *", "*") for p in found[1].split(",")]
+    kinds = [
+        re.sub(r"\bconst\b|__restrict__|\w+$", "", p.strip()).strip().replace(" *", "*") for p in found[1].split(",")
+    ]
     values = ", ".join(f"*({kind}*)arguments[{i}]" for i, kind in enumerate(kinds))
     text += f"""
 static void** arguments;

@@ -1,5 +1,5 @@
-"""What attention takes from the hardware (kernels/mma.cuh), for the emulator: copies arrive at once, all else is as the PTX
-manual has it."""
+"""What attention takes from the hardware (kernels/mma.cuh), for the emulator: copies arrive at once, all else is as the
+PTX manual has it."""
 
 TENSOR = r"""
 #include "half.cuh"
@@ -35,8 +35,10 @@ static void mma_f16(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b
     for (int i = 0; i < 4; ++i) {
         double sum = d[i];
         for (int k = 0; k < 16; ++k) {
-            const auto left = taken<Given>(all, 4 * g + k % 8 / 2), right = taken<Given>(all, 4 * (2 * q + i % 2) + k % 8 / 2);
-            sum += (double)f16_to_f32(left.a[i / 2 + k / 8 * 2] >> k % 2 * 16 & 0xFFFF) * f16_to_f32(right.b[k / 8] >> k % 2 * 16 & 0xFFFF);
+            const auto left = taken<Given>(all, 4 * g + k % 8 / 2);
+            const auto right = taken<Given>(all, 4 * (2 * q + i % 2) + k % 8 / 2);
+            const double a = f16_to_f32(left.a[i / 2 + k / 8 * 2] >> k % 2 * 16 & 0xFFFF);
+            sum += a * f16_to_f32(right.b[k / 8] >> k % 2 * 16 & 0xFFFF);
         }
         d[i] = (float)sum;
     }

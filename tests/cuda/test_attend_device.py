@@ -10,8 +10,12 @@ from polykv.fast.cuda.device import problem
 GPU = problem()
 pytestmark = pytest.mark.skipif(GPU is not None, reason=f"no GPU to run on: {GPU}")
 
-TYPES = ("f16", "q8_0", "q4_0", "turbo4", "turbo3", "turbo2")
-PAIRS = [*((t, t) for t in TYPES), ("q8_0", "turbo3"), ("f16", "turbo4"), ("turbo2", "f16"), ("q4_0", "turbo3")]
+TYPES = ("f16", "q8_0", "q4_0", "turbo4", "turbo3", "turbo2", "turbo3_tcq", "turbo2_tcq")
+MIXED = (
+    *("q8_0/turbo3", "f16/turbo4", "turbo2/f16", "q4_0/turbo3", "q8_0/turbo3_tcq", "turbo2_tcq/f16"),
+    *("turbo3_tcq/turbo2_tcq", "turbo3_tcq_n/turbo3_tcq"),
+)
+PAIRS = [*((t, t) for t in TYPES), *(tuple(pair.split("/")) for pair in MIXED)]
 # heads, K/V heads, head_dim, cells of the shared segment, of two private ones, window, softcap
 SHAPES = [
     (8, 2, 128, 1024, (0, 0), 0, 0.0),

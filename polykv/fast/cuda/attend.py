@@ -53,9 +53,7 @@ def attend(
     sets = sets_of(segments, heads // k.n_kv)
     capped, limit = softcap > 0, device().shared
     one_table = same_table(k.codec, v.codec)
-    made = config(
-        kind_of(k.codec), kind_of(v.codec), head_dim, sets, softcap=capped, limit=limit, one_table=one_table
-    )
+    made = config(kind_of(k.codec), kind_of(v.codec), head_dim, sets, softcap=capped, limit=limit, one_table=one_table)
     dims = made.width * made.slices
     step = step_of(segments, made, heads, k.n_kv, window)
     y, lse = run(step, made, _into(q, k.codec, dims), k, v, scale=scale, window=window, softcap=softcap)

@@ -77,9 +77,7 @@ class Config:
         return found | ({"ATT_SOFTCAP": 1} if self.softcap else {})
 
 
-def config(
-    k: Kind, v: Kind, head_dim: int, sets: int, *, softcap: bool, limit: int, one_table: bool = False
-) -> Config:
+def config(k: Kind, v: Kind, head_dim: int, sets: int, *, softcap: bool, limit: int, one_table: bool = False) -> Config:
     """The best known; limit: bytes of shared memory of a multiprocessor; one_table: K and V are trellis types with the
     same codebook."""
     if k.path or v.path:
