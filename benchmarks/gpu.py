@@ -28,13 +28,14 @@ from polykv.fast.cuda.attend_config import config
 from polykv.fast.cuda.attend_plan import sets_of
 from polykv.fast.cuda.device import cupy, device
 from polykv.fast.cuda.layout import kind_of, slices_of
+from polykv.fast.cuda.levels import same_table
 from polykv.types import Codec, KVArena, Segment, Segments
 
 BLOCK, BIG, REPLAYS = 64, 300_000_000, 20
 # heads, K/V heads, head_dim
 SHAPES = ((32, 8, 128), (16, 8, 256), (16, 2, 512))
 DEPTHS = (32_768, 131_072, 262_144)
-TYPES = ("f16", "q8_0", "q8_0/turbo3", "q4_0", "turbo4", "turbo3", "turbo2")
+TYPES = ("f16", "q8_0", "q8_0/turbo3", "q4_0", "turbo4", "turbo3", "turbo2", "turbo3_tcq", "turbo2_tcq")
 
 
 def main() -> None:
@@ -127,7 +128,8 @@ class Case:
         blocks, rows = np.arange(depth // BLOCK, dtype=np.int32), np.zeros(1, np.int32)
         segments = Segments.of([Segment(blocks, 0, depth, rows)], np.array([depth - 1], np.int32))
         sets = sets_of(segments, heads // n_kv)
-        made = config(kind_of(k), kind_of(v), dim, sets, softcap=False, limit=device().shared)
+        one_table, limit = same_table(k, v), device().shared
+        made = config(kind_of(k), kind_of(v), dim, sets, softcap=False, limit=limit, one_table=one_table)
         step = attention.step_of(segments, made, heads, n_kv, 0)
         q = cp.random.standard_normal((1, heads, dim), dtype=np.float32)
 

@@ -23,7 +23,7 @@ from polykv.fast.cuda.kv_write import New, write_both
 from polykv.types import LayerKV, Slots
 
 BLOCK, CALLS = 128, 32
-TYPES = "f16,q8_0,q4_0,q4_0+r,turbo4,turbo3,turbo2"
+TYPES = "f16,q8_0,q4_0,q4_0+r,turbo4,turbo3,turbo2,turbo3_tcq,turbo2_tcq"
 
 
 def main() -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 import host
 import numpy as np
+from instructions import TENSOR
 
 from polykv.fast.cuda.source import Defines, source
 
@@ -29,6 +30,12 @@ using std::max;
 #define __global__
 #define __shared__ static
 #define __launch_bounds__(...)
+struct float2 { float x, y; };
+static float2 make_float2(float x, float y) { return {x, y}; }
+static float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+static uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+static uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+static float __int_as_float(int x) { return __uint_as_float((unsigned)x); }
 struct Place { unsigned x, y, z; };
 static Place threadIdx, blockIdx, blockDim, gridDim;
 struct Meeting { int members = 0, arrived = 0; long round = 0; };
@@ -148,6 +155,7 @@ INSTEAD = {
     "memory.cuh": host.MEMORY,
     "mma_s8.cuh": MMA,
     "max_nan.cuh": MAX_NAN,
+    "mma.cuh": TENSOR,
 }
 
 
@@ -173,7 +181,7 @@ def argument(value: Any, kind: str) -> np.ndarray:
     if kind.endswith("*"):
         address = value.ctypes.data if isinstance(value, np.ndarray) else int(value)
         return np.array([address], np.uint64)
-    types = {"int": np.int32, "float": np.float32, "double": np.float64, "long long": np.int64}
+    types = {"int": np.int32, "u32": np.uint32, "float": np.float32, "double": np.float64, "long long": np.int64}
     assert np.asarray(value).dtype == types[kind], f"{type(value).__name__} for {kind}"
     return np.array([value])
 
@@ -183,7 +191,9 @@ def compiled(text: str, entry: str, folder: Path) -> Kernel:
     """The kernel `entry` of a text that `pasted` made."""
     found = re.search(rf"\b{entry}\s*\(([^)]*)\)\s*\{{", text)
     assert found, f"no function {entry}"
-    kinds = [re.sub(r"\bconst\b|\w+$", "", p.strip()).strip().replace(" *", "*") for p in found[1].split(",")]
+    kinds = [
+        re.sub(r"\bconst\b|__restrict__|\w+$", "", p.strip()).strip().replace(" *", "*") for p in found[1].split(",")
+    ]
     values = ", ".join(f"*({kind}*)arguments[{i}]" for i, kind in enumerate(kinds))
     text += f"""
 static void** arguments;

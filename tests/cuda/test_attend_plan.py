@@ -97,7 +97,7 @@ def test_tiles_take_the_bytes_they_say_and_lose_nothing(kind: object, head_dim: 
     width, slices = slices_of(head_dim)
     rng, dims = np.random.default_rng(head_dim), width * slices
     assert width % 32 == 0 and width <= 128 and dims >= head_dim and dims - head_dim < 32 * slices
-    bits = kind.bits  # type: ignore[attr-defined]
+    bits = kind.bits + 6 * kind.path  # type: ignore[attr-defined]
     codes = rng.integers(0, 1 << bits, (3, 32, dims)).astype(np.uint16)
     per = slices if kind.levels else dims // 32 if kind.scales else 0  # type: ignore[attr-defined]
     scales = rng.standard_normal((3, 32, per)).astype(np.float16) if per else None
@@ -105,7 +105,11 @@ def test_tiles_take_the_bytes_they_say_and_lose_nothing(kind: object, head_dim: 
         data = pack(kind, codes, scales, width, values=values)  # type: ignore[arg-type]
         assert data.shape == (3, kind.tile_bytes(width, slices))  # type: ignore[attr-defined]
         # Every bit of every code and scale is somewhere: the number of ones is kept.
-        ones = np.bitwise_count(codes).sum() + (0 if scales is None else np.bitwise_count(scales.view(np.uint16)).sum())
+        kept = codes
+        if kind.path:  # type: ignore[attr-defined]
+            # Of states the newest bits, and the older ones where a slice begins.
+            kept = codes & np.where(np.arange(dims) % width == 0, 0xFFFF, 0xFFC0)
+        ones = np.bitwise_count(kept).sum() + (0 if scales is None else np.bitwise_count(scales.view(np.uint16)).sum())
         assert np.bitwise_count(data).sum() == ones
 
 
@@ -115,7 +119,8 @@ def test_shared_memory_fits(head_dim: int, limit: int) -> None:
     for k in KINDS.values():
         for v in KINDS.values():
             for sets in (1, 2):
-                made = config(k, v, head_dim, sets, softcap=False, limit=limit)
-                if limit >= 164 << 10 or max(k.bits, v.bits) < 16:
-                    assert made.ctas * (made.shared + 1024) <= limit
-                assert made.stages >= 2 and made.teams * made.slices == 4
+                for one_table in (False, True) if k == v and k.path else (False,):
+                    made = config(k, v, head_dim, sets, softcap=False, limit=limit, one_table=one_table)
+                    if limit >= 164 << 10 or max(k.bits, v.bits) < 16:
+                        assert made.ctas * (made.shared + 1024) <= limit
+                    assert made.stages >= 1 + (made.copies == 0) and made.teams * made.slices == made.warps

@@ -131,7 +131,8 @@ def test_all_weight_types_of_files_are_supported() -> None:
 
 
 # K/V types whose tiles attention reads, and the head_dims at which they lie in slices that it is compiled for.
-RUNS = {"f16", "q8_0", "q4_0", "turbo4", "turbo4_ep", "turbo3", "turbo2", "q8_0+r", "q4_0+r"}
+PATHS = {"turbo3_tcq", "turbo2_tcq", "turbo3_tcq_n", "turbo2_tcq_n"}
+RUNS = {"f16", "q8_0", "q4_0", "turbo4", "turbo4_ep", "turbo3", "turbo2", "q8_0+r", "q4_0+r", *PATHS}
 SIZES = {64, 72, 80, 96, 100, 112, 128, 192, 256, 512}
 # Padded to 256 where they are rotated, which two slices of 96 do not hold.
 UNROTATED = {176}

@@ -19,7 +19,7 @@ from polykv.types import Angles, LayerKV, Slots
 GPU = problem()
 pytestmark = pytest.mark.skipif(GPU is not None, reason=f"no GPU to run on: {GPU}")
 
-TYPES = ("f16", "q8_0", "q4_0", "turbo4", "turbo3", "turbo2")
+TYPES = ("f16", "q8_0", "q4_0", "turbo4", "turbo3", "turbo2", "turbo3_tcq", "turbo2_tcq")
 
 
 def slots(cells: np.ndarray, size: int) -> Slots:

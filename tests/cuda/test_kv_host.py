@@ -23,16 +23,19 @@ from polykv.fast.cuda.layout import KINDS, TILE, kind_of, pack, slices_of
 from polykv.fast.cuda.levels import levels
 from polykv.ref.codec import encode_groups
 from polykv.ref.lloyd_max import unpack
+from polykv.ref.trellis import window
 from polykv.types import Angles, Codec, Family
 
 pytestmark = pytest.mark.skipif(
     shutil.which("g++") is None, reason="g++ is not installed: device code needs a GPU then"
 )
 
-TYPES = ("f16", "q8_0", "q4_0", "turbo4", "turbo4_ep", "turbo3", "turbo2", "q8_0+r", "q4_0+r")
+PATHS = ("turbo3_tcq", "turbo2_tcq", "turbo2_tcq_n")
+TYPES = ("f16", "q8_0", "q4_0", "turbo4", "turbo4_ep", "turbo3", "turbo2", "q8_0+r", "q4_0+r", *PATHS)
 DIMS = (64, 72, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 SHIM = """
 #define __syncwarp()
+using std::max;
 inline void atomicAnd(unsigned* at, unsigned x) { *at &= x; }
 inline void atomicOr(unsigned* at, unsigned x) { *at |= x; }
 #include "kv_types.cuh"
@@ -40,12 +43,12 @@ inline void atomicOr(unsigned* at, unsigned x) { *at |= x; }
 #include "kv_bytes.cuh"
 #include "kv_prepare.cuh"
 struct Work {
-    u8 memory[16384];
+    alignas(16) u8 memory[32768];
     Vector v;
     Form f;
     Tables t;
     Work(const Form* form, const Tables& tables) : v(memory, form->room), f(*form), t(tables) {
-        if (Vector::bytes(f.room) > sizeof memory) __builtin_trap();
+        if (Vector::bytes(f.room) + f.spare > sizeof memory) __builtin_trap();
     }
     void load(const float* x) { for (int i = 0; i < f.resident; ++i) v.x[i] = i < f.dim ? x[i] : 0.0f; }
     void store(float* y) { leave(v, f, t, 0, 1); for (int i = 0; i < f.dim; ++i) y[i] = v.x[i]; }
@@ -208,6 +211,11 @@ def fields(c: Codec, dim: int, data: np.ndarray) -> tuple[np.ndarray, np.ndarray
     """Codes [n, D'] and scales of packed bytes."""
     if c.family == Family.F16:
         return data.view(np.uint16), None
+    if c.family == Family.TRELLIS:
+        group = c.group(dim)
+        parts = data.reshape(len(data), -1, c.group_bytes(group))
+        states = window(parts[..., 2:], np.arange(group), c.bits, c.prefix_bits)
+        return states.reshape(len(data), -1), np.ascontiguousarray(parts[..., :2]).view(np.float16)[..., 0]
     if c.unit_norm:
         norm, codes = unpack(c, data, c.group(dim))
         return codes.reshape(len(data), -1), norm[..., 0]

@@ -45,6 +45,8 @@ def _random(codec: Codec, head_dim: int, rng: np.random.Generator, shape: tuple[
         codes = rng.integers(0, count, shape).astype(np.uint8)
         norms = (rng.uniform(0.5, 1.5, (n, 32, slices)) * np.sqrt(codec.group(head_dim))).astype(np.float16)
         return codes, norms, table[codes] * np.repeat(norms.astype(np.float64), dims // slices, 2)
+    if codec.family == Family.TRELLIS:
+        return _paths(codec, head_dim, rng, shape, slices)
     scales = rng.uniform(0.5, 1.5, (n, 32, dims // 32))
     if codec.family == Family.Q8_0:
         codes, d = rng.integers(-127, 128, shape), (scales / 74).astype(np.float16)
@@ -53,3 +55,18 @@ def _random(codec: Codec, head_dim: int, rng: np.random.Generator, shape: tuple[
         codes, d = rng.integers(-8, 8, shape), (scales / 5 * rng.choice([-1, 1], scales.shape)).astype(np.float16)
     stored = codes.astype(np.int8).view(np.uint8) if codec.family == Family.Q8_0 else (codes + 8).astype(np.uint8)
     return stored, d, codes * np.repeat(d.astype(np.float64), 32, 2)
+
+
+def _paths(codec: Codec, head_dim: int, rng: np.random.Generator, shape: tuple[int, ...], slices: int) -> Any:
+    """Random bits before each slice and random symbols, as states."""
+    n, _, dims = shape
+    symbols = rng.integers(0, 1 << codec.bits, (n, 32, slices, dims // slices))
+    states, state = np.zeros(symbols.shape, np.uint16), rng.integers(0, len(codec.centroids), (n, 32, slices))
+    for d in range(dims // slices):
+        states[..., d] = state = state >> codec.bits | symbols[..., d] << codec.prefix_bits
+    top = np.abs(codec.centroids).max()
+    unit = levels(codec, head_dim)[1]
+    table = np.rint(np.array(codec.centroids) / top * 127) * unit
+    norms = (rng.uniform(0.5, 1.5, (n, 32, slices)) * np.sqrt(codec.group(head_dim))).astype(np.float16)
+    values = table[states] * norms.astype(np.float64)[..., None]
+    return states.reshape(shape), norms, values.reshape(shape)

@@ -22,6 +22,7 @@ from polykv.fast.cuda.attend_run import Step, run, step_of
 from polykv.fast.cuda.device import cupy, device
 from polykv.fast.cuda.fwht import fwht
 from polykv.fast.cuda.layout import codec_limit, kind_of, slices_of
+from polykv.fast.cuda.levels import same_table
 from polykv.types import F32, Codec, LayerKV, Segments
 
 
@@ -66,7 +67,8 @@ def attend_codes(
     """Queries [R, H, dims] in the space of the keys to results [R, H, dims] in that of the values, and lse [R, H]."""
     heads, (k, v) = q.shape[1], (kv.k, kv.v)
     kinds, sets = (kind_of(k.codec), kind_of(v.codec)), sets_of(segments, heads // k.n_kv)
-    made = config(*kinds, k.head_dim, sets, softcap=softcap > 0, limit=device().shared)
+    one_table = same_table(k.codec, v.codec)
+    made = config(*kinds, k.head_dim, sets, softcap=softcap > 0, limit=device().shared, one_table=one_table)
     steps = _STEPS.setdefault(segments, {})
     key = made, heads, k.n_kv, window
     if key not in steps:

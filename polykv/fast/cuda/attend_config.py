@@ -3,14 +3,16 @@
 What decides the speed of a type is which unit is busy (H200, 262,144 cells, 32 heads over 8 K/V heads of 128 dims): f16
 and q8_0 wait for memory and want copies under way rather than warps; types of two to four bits keep the integer units
 busy with unpacking, and want as many warps as registers allow, and two tiles at a time, which share the tests between
-them.
+them. Trellis types want a table in every bank, which leaves room for one block on a multiprocessor, of as many warps.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from polykv.fast.cuda.layout import Kind, slices_of
+from polykv.fast.cuda.layout_trellis import ENTRIES
 from polykv.fast.cuda.source import Define
 
 WARPS, QUERIES = 4, 4
@@ -19,7 +21,8 @@ WARPS, QUERIES = 4, 4
 @dataclass(frozen=True)
 class Config:
     """k, v: how the types lie in tiles; width, slices: of a head; sets: queries / 4; ctas: blocks that should fit a
-    multiprocessor; stages: turns under way for a warp; tiles: of a turn; softcap: whether scores are capped."""
+    multiprocessor; stages: turns under way for a warp; tiles: of a turn; softcap: whether scores are capped; warps: of a
+    block; copies: of each table of a trellis type; one_table: whether K and V share theirs."""
 
     k: Kind
     v: Kind
@@ -30,11 +33,14 @@ class Config:
     stages: int
     tiles: int
     softcap: bool
+    warps: int = WARPS
+    copies: int = 0
+    one_table: bool = False
 
     @property
     def teams(self) -> int:
         """Warps of a block that take different tiles."""
-        return WARPS // self.slices
+        return self.warps // self.slices
 
     @property
     def turn(self) -> int:
@@ -43,12 +49,14 @@ class Config:
 
     @property
     def shared(self) -> int:
-        """Bytes of shared memory: turns under way and scores on their way between slices; the results at the end."""
+        """Bytes of shared memory: tables, turns under way and scores on their way between slices; the results at the
+        end."""
         stage = self.tiles * (self.k.slice_bytes(self.width) + self.v.slice_bytes(self.width))
-        exchange = 2 * WARPS * self.tiles * self.sets * 512 if self.slices > 1 else 0
+        exchange = 2 * self.warps * self.tiles * self.sets * 512 if self.slices > 1 else 0
         queries = QUERIES * self.sets
-        results = self.teams * queries * self.width * self.slices * 4 + WARPS * queries * 8
-        return max(WARPS * self.stages * stage + exchange, results)
+        results = self.teams * queries * self.width * self.slices * 4 + self.warps * queries * 8
+        tables = (self.k.path + self.v.path - self.one_table) * ENTRIES * 4 * self.copies
+        return max(tables + self.warps * self.stages * stage + exchange, results)
 
     def defines(self) -> dict[str, Define]:
         """What kernels/attend.cu is specialised by."""
@@ -61,12 +69,21 @@ class Config:
             "ATT_CTAS": self.ctas,
             "ATT_STAGES": self.stages,
             "ATT_TILES": self.tiles,
+            "ATT_WARPS": self.warps,
+            "ATT_SHARED_TABLE": self.one_table,
         }
+        if self.copies:
+            found["ATT_COPIES"] = self.copies
         return found | ({"ATT_SOFTCAP": 1} if self.softcap else {})
 
 
-def config(k: Kind, v: Kind, head_dim: int, sets: int, *, softcap: bool, limit: int) -> Config:
-    """The best known; limit: bytes of shared memory of a multiprocessor."""
+def config(k: Kind, v: Kind, head_dim: int, sets: int, *, softcap: bool, limit: int, one_table: bool = False) -> Config:
+    """The best known; limit: bytes of shared memory of a multiprocessor; one_table: K and V are trellis types with the
+    same codebook."""
+    if k.path or v.path:
+        # A kilobyte of every block is the system's.
+        every = _of_paths(k, v, head_dim, sets, softcap, one_table)
+        return next(made for made in every if made.shared + 1024 <= limit)
     width, slices = slices_of(head_dim)
     wide, tiles = max(k.bits, v.bits), 1 if max(k.bits, v.bits) >= 8 else 2
     if wide == 16:
@@ -86,3 +103,14 @@ def config(k: Kind, v: Kind, head_dim: int, sets: int, *, softcap: bool, limit: 
         stages -= 1
         made = Config(k, v, width, slices, sets, ctas, stages, tiles, softcap)
     return made
+
+
+def _of_paths(k: Kind, v: Kind, head_dim: int, sets: int, softcap: bool, one_table: bool) -> Iterator[Config]:
+    """For trellis types, the best first."""
+    width, slices = slices_of(head_dim)
+    most = 1 if max(k.bits, v.bits) >= 8 else 2
+    for copies in (32, 16, 8):
+        # With two sets of queries a thread has more registers than twelve warps leave it.
+        for warps in (12, 8, 4) if sets == 1 else (8, 4):
+            for tiles in range(most, 0, -1):
+                yield Config(k, v, width, slices, sets, 1, 1, tiles, softcap, warps, copies, one_table)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from polykv.fast.cuda.arrays import asarray
-from polykv.fast.cuda.attend_config import WARPS, Config
+from polykv.fast.cuda.attend_config import Config
 from polykv.fast.cuda.attend_plan import Plan, plan
 from polykv.fast.cuda.compile import kernel, launch
 from polykv.fast.cuda.device import cupy, device
@@ -86,7 +86,7 @@ def run(
     launch(
         kernel("attend.cu", "attend", **made.defines()),
         (len(step.items), n_kv, 1),
-        (32 * WARPS,),
+        (32 * made.warps,),
         arguments,
         shared=made.shared,
     )

@@ -23,6 +23,8 @@ from polykv.types import F32, Codec, Family
 
 # Vectors, one a warp, that a block of threads works on.
 WARPS = 4
+# The search for a path keeps two rows of costs, of 64 floats, and a byte a step for every lane (kernels/kv_trellis.cuh).
+SEARCH, LANES = 512, 32
 
 
 class Use(IntEnum):
@@ -58,9 +60,9 @@ def form_of(codec: Codec, head_dim: int, use: Use) -> Form:
 @lru_cache(maxsize=256)
 def _form(codec: Codec, head_dim: int, use: Use, device: int) -> Form:
     sizes, signs, cores, found = host_form(codec, head_dim, use)
-    shared = WARPS * vector_room(int(sizes[-1]))
+    shared = WARPS * (vector_room(int(sizes[-2])) + int(sizes[-1]))
     tables = tuple(asarray(a) if a.size else None for a in (sizes, signs, cores, found))
-    return Form(kind_of(codec).name.upper(), int(sizes[-2]), shared, tables)  # type: ignore[arg-type]
+    return Form(kind_of(codec).name.upper(), int(sizes[-3]), shared, tables)  # type: ignore[arg-type]
 
 
 def vector_room(room: int) -> int:
@@ -78,18 +80,20 @@ def host_form(codec: Codec, head_dim: int, use: Use) -> tuple[npt.NDArray[np.int
     m, (width, slices) = core_order(turn), slices_of(head_dim)
     group_bytes = codec.block_bytes if exchange else codec.group_bytes(group)
     reserved = group_bytes - codec.group_bytes(group) if exchange else 0
-    codes_at = 0 if codec.family == Family.F16 else 2 + reserved
+    # What is reserved lies before the codes; behind the stream of a trellis type.
+    codes_at = 0 if codec.family == Family.F16 else 2 if codec.family == Family.TRELLIS else 2 + reserved
     vector_bytes = resident // group * group_bytes
     room = -(-max(resident, width * slices) // 32) * 32
     sizes = [head_dim, stored, resident, group, turn, m, width, slices, int(use == Use.V)]
-    sizes += [kind_of(codec).slice_bytes(width), group_bytes, codes_at, vector_bytes, room]
+    spare = SEARCH + LANES * group if codec.family == Family.TRELLIS else 0
+    sizes += [kind_of(codec).slice_bytes(width), group_bytes, codes_at, vector_bytes, room, spare]
     signs = np.concatenate(codec.signs(turn)) if turn else np.zeros(0)
     cores = np.stack([core(m), core(m).T]) if m > 1 else np.zeros(0)
     return np.array(sizes, np.int32), signs.astype(np.float32), cores.astype(np.int8), _numbers(codec, group, turn)
 
 
 def _numbers(codec: Codec, group: int, turn: int) -> F32:
-    """Factors of the rotation and of levels, then thresholds and levels."""
+    """Factors of the rotation and of levels, then thresholds, if any, and levels."""
     decode = 1 / np.sqrt(turn) if turn else 0
     # Levels and thresholds are those of a unit vector of 128 values.
     encode = 1 / np.sqrt(codec.block) if codec.unit_norm else decode

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polykv.errors import UnsupportedError
+from polykv.fast.cuda import layout_trellis as trellis
 from polykv.types import U8, Codec, Family
 
 TILE, LANES = 32, 32
@@ -25,16 +26,18 @@ SCORED = np.array([[8 * j + g for j in range(4)] for g in range(8)])
 @dataclass(frozen=True)
 class Kind:
     """How one type lies in tiles: bits of a code; whether codes are indices of levels, with one norm per cell and
-    slice; else whether there is a scale for every 32 dims."""
+    slice; else whether there is a scale for every 32 dims. path: codes are the steps of a path (layout_trellis.py)."""
 
     name: str
     bits: int
     levels: bool
     scales: bool
+    path: bool = False
 
     def slice_bytes(self, width: int) -> int:
         """Bytes of one slice."""
-        return width * TILE * self.bits // 8 + (64 if self.levels else width // 32 * 64 if self.scales else 0)
+        norms = 64 if self.levels else width // 32 * 64 if self.scales else 0
+        return width * TILE * self.bits // 8 + norms + (TILE if self.path else 0)
 
     def tile_bytes(self, width: int, slices: int) -> int:
         """Bytes of a tile of slices * width dims."""
@@ -106,15 +109,22 @@ def by_lane(values: npt.NDArray[np.float16]) -> U8:
 
 
 def pack(kind: Kind, codes: Codes, scales: npt.NDArray[np.float16] | None, width: int, *, values: bool) -> U8:
-    """Tiles [n, bytes] of codes [n, 32, slices * width]; scales: norms [n, 32, slices], or [n, 32, D / 32]."""
+    """Tiles [n, bytes] of codes [n, 32, slices * width], states for a path; scales: norms [n, 32, slices], or
+    [n, 32, D / 32]."""
     n, _, dims = codes.shape
     parts: list[U8] = []
     for first in range(0, dims, width):
-        groups = (groups_of_v if values else groups_of_k)(codes[:, :, first : first + width])
-        parts += [chunks(w) for w in words_of(kind.bits, kind.levels, groups)]
+        own = codes[:, :, first : first + width]
+        if kind.path:
+            parts.append(chunks(trellis.words(own, kind.bits, values=values)))
+        else:
+            groups = (groups_of_v if values else groups_of_k)(own)
+            parts += [chunks(w) for w in words_of(kind.bits, kind.levels, groups)]
         if scales is not None:
             per = width if kind.levels else 32
             parts += [by_lane(scales[:, :, b]) for b in range(first // per, (first + width) // per)]
+        if kind.path:
+            parts.append(trellis.prefixes(own, values=values))
     return np.concatenate([p.reshape(n, -1) for p in parts], axis=1)
 
 
@@ -125,6 +135,8 @@ KINDS = {
     (Family.LLOYD_MAX, 4): Kind("turbo4", 4, levels=True, scales=False),
     (Family.LLOYD_MAX, 3): Kind("turbo3", 3, levels=True, scales=False),
     (Family.LLOYD_MAX, 2): Kind("turbo2", 2, levels=True, scales=False),
+    (Family.TRELLIS, 3): Kind("turbo3_tcq", 3, levels=True, scales=False, path=True),
+    (Family.TRELLIS, 2): Kind("turbo2_tcq", 2, levels=True, scales=False, path=True),
 }
 # Widths and numbers of slices that attention is compiled for: head_dims 64, 80 to 96, 112 to 128, 192, 256 and 512,
 # and what fits in between with few dims of padding.

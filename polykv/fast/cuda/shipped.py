@@ -105,6 +105,10 @@ def _attention() -> Iterator[Shipped]:
             other = kinds[(i + j) % len(kinds)]
             made = config(kind, other, head, 1 + (i // 2 + j) % 2, softcap=(i + j) % 3 == 0, limit=SHARED)
             yield Shipped("attend.cu", "attend", made.defines())
+    for kind in (k for k in kinds if k.path):
+        for j, head in enumerate(HEADS):
+            made = config(kind, kind, head, 1 + j % 2, softcap=False, limit=SHARED, one_table=True)
+            yield Shipped("attend.cu", "attend", made.defines())
     for head in HEADS:
         width, slices = slices_of(head)
         yield Shipped("attend_merge.cu", "attend_merge", {"MERGE_DIMS": width * slices})

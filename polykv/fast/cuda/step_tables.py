@@ -18,6 +18,7 @@ from polykv.fast.cuda.attend_plan import ENTRIES, Plan, plan, sets_of
 from polykv.fast.cuda.attend_run import Step
 from polykv.fast.cuda.device import device
 from polykv.fast.cuda.layout import kind_of
+from polykv.fast.cuda.levels import same_table
 from polykv.fast.cuda.upload import Upload
 from polykv.fast.cuda.workspace import Workspace
 from polykv.types import Angles, Codec, Layer, Segments, Slots
@@ -46,7 +47,8 @@ class Shape:
     def config(self, segments: Segments) -> Config:
         """How the kernel is compiled for it."""
         kinds, sets = (kind_of(self.k), kind_of(self.v)), sets_of(segments, self.heads // self.n_kv)
-        return config(*kinds, self.head_dim, sets, softcap=self.capped, limit=device().shared)
+        one_table = same_table(self.k, self.v)
+        return config(*kinds, self.head_dim, sets, softcap=self.capped, limit=device().shared, one_table=one_table)
 
 
 def spare(n: int) -> int:

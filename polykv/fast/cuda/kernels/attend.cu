@@ -5,60 +5,40 @@
 //
 //   ATT_K, ATT_V     types (attend_types.cuh)       ATT_WIDTH     dims of a slice, a multiple of 32 up to 128
 //   ATT_SLICES       slices of a head: 1, 2 or 4    ATT_STAGES    turns on their way for each warp
-//   ATT_SETS         queries / 4: 1 or 2             ATT_CTAS      blocks of 4 warps for a multiprocessor
+//   ATT_SETS         queries / 4: 1 or 2             ATT_CTAS      blocks for a multiprocessor
 //   ATT_TILES        tiles at a time, 1 or 2: what is done once for all of them takes as long as a third of a tile
+//   ATT_WARPS        warps of a block
+//   ATT_COPIES       of tables of trellis types         ATT_SHARED_TABLE   1 if K and V have the same
+//
+// With one turn on its way the next keys take the place of those that have been read, and so do the values.
 //
 // A warp takes every n-th tile. Where a head has several slices, that many warps work on the same tile: each multiplies
 // its own dims, they exchange their parts of the scores, and each sums its own dims of the values.
 
 #include "mma.cuh"
 #include "attend_types.cuh"
+#ifdef ATT_COPIES
+#include "attend_trellis.cuh"
+#endif
 #include "attend_scores.cuh"
 #include "attend_values.cuh"
 
-constexpr int WARPS = 4, TILE = 32, QUERIES = 4 * ATT_SETS, DIMS = ATT_WIDTH * ATT_SLICES, TEAMS = WARPS / ATT_SLICES;
+constexpr int WARPS = ATT_WARPS, TILE = 32, QUERIES = 4 * ATT_SETS, DIMS = ATT_WIDTH * ATT_SLICES, TEAMS = WARPS / ATT_SLICES;
 constexpr float NOTHING = -1e30f;
 
 using KCodes = Codes<ATT_K, ATT_WIDTH>;
-using VCodes = Codes<ATT_V, ATT_WIDTH>;
+using VCodes = ValueCodes<ATT_V, ATT_WIDTH>;
 constexpr int K_PART = KCodes::BYTES, V_PART = VCodes::BYTES, K_TILE = ATT_SLICES * K_PART, V_TILE = ATT_SLICES * V_PART;
 constexpr int STAGE = ATT_TILES * (K_PART + V_PART), TURN = TILE * ATT_TILES;
+// Bytes of levels: those of the keys, then those of the values unless they are the same.
+constexpr int V_TABLE = ATT_SHARED_TABLE ? 0 : KCodes::TABLE, TABLES = V_TABLE + (ATT_SHARED_TABLE ? KCodes::TABLE : VCodes::TABLE);
 constexpr int EXCHANGE = ATT_SLICES > 1 ? 2 * WARPS * ATT_TILES * ATT_SETS * 32 * 16 : 0;
 
 struct Item {
     int table, first, count, start, row, rows, head, heads;
 };
 
-// `to` and `from` are those of the lane.
-template <int BYTES> __device__ __forceinline__ void fetch(u32 to, const u8* from, int lane) {
-#pragma unroll
-    for (int at = 0; at < BYTES; at += 512)
-        if (BYTES - at >= 512 || 16 * lane < BYTES - at) copy16(to + at, from + at);
-}
-
-// Where a warp finds its tiles.
-struct Source {
-    const u8 *k, *v;
-    u32 k_block, v_block;
-    // Turns of a block: 1 << shift.
-    int shift;
-
-    __device__ __forceinline__ void turn(u32 to, int block, int turn, int slice, int lane) const {
-        const u32 inside = turn & (1 << shift) - 1;
-        const u8* a = k + ((unsigned long long)block * k_block + inside * (ATT_TILES * K_TILE));
-        const u8* b = v + ((unsigned long long)block * v_block + inside * (ATT_TILES * V_TILE));
-        if (ATT_SLICES == 1) {
-            fetch<ATT_TILES * K_TILE>(to, a, lane);
-            fetch<ATT_TILES * V_TILE>(to + ATT_TILES * K_TILE, b, lane);
-            return;
-        }
-#pragma unroll
-        for (int i = 0; i < ATT_TILES; i++) {
-            fetch<K_PART>(to + i * K_PART, a + i * K_TILE + slice * K_PART, lane);
-            fetch<V_PART>(to + ATT_TILES * K_PART + i * V_PART, b + i * V_TILE + slice * V_PART, lane);
-        }
-    }
-};
+#include "attend_source.cuh"
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32, ATT_CTAS)
 attend(const float* __restrict__ q, const Item* __restrict__ items, const int* __restrict__ rows,
@@ -70,21 +50,28 @@ attend(const float* __restrict__ q, const Item* __restrict__ items, const int* _
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     const int slice = warp % ATT_SLICES, team = warp / ATT_SLICES, kv = blockIdx.y;
     const Item item = items[blockIdx.x];
-    const u32 base = shared_address(memory) + EXCHANGE + warp * ATT_STAGES * STAGE;
+    const u32 base = shared_address(memory) + TABLES + EXCHANGE + warp * ATT_STAGES * STAGE;
 
     Source source{k + kv * k_head + 16 * lane, v + kv * v_head + 16 * lane, k_block, v_block, shift};
     const int* table = blocks + item.table;
     const int first = item.first / TURN, n = (item.count + TURN - 1) / TURN;
     // Block of the turn after those on their way, read a turn before it is needed.
     int ahead = team, block = ahead < n ? table[first + ahead >> shift] : 0;
-    auto send = [&](int stage) {
-        if (ahead < n) source.turn(base + stage * STAGE + 16 * lane, block, first + ahead, slice, lane);
+    auto send_keys = [&](int stage) {
+        if (ahead < n) source.keys(base + stage * STAGE + 16 * lane, block, first + ahead, slice, lane);
+    };
+    auto send_values = [&](int stage) {
+        if (ahead < n) source.values(base + stage * STAGE + 16 * lane, block, first + ahead, slice, lane);
         copies_sent();
         ahead += TEAMS;
         if (ahead < n) block = table[first + ahead >> shift];
     };
 #pragma unroll
-    for (int i = 0; i < ATT_STAGES - 1; i++) send(i);
+    for (int i = 0; i < max(1, ATT_STAGES - 1); i++) {
+        send_keys(i);
+        if (ATT_STAGES == 1) copies_sent();
+        send_values(i);
+    }
 
     // Query i of the item is head i % heads of row i / heads. A lane prepares dims of query g / 2 of a set, and has scores
     // of query t: `position` is where that one stands.
@@ -101,7 +88,7 @@ attend(const float* __restrict__ q, const Item* __restrict__ items, const int* _
         for (int d = 0; d < ATT_SLICES; d++)
 #pragma unroll
             for (int s = 0; s < ATT_WIDTH / 32; s++) {
-                const float4* at = reinterpret_cast<const float4*>(from + d * ATT_WIDTH + 32 * s + 8 * t);
+                const float4* at = reinterpret_cast<const float4*>(from + d * ATT_WIDTH + KCodes::first_dim(s, t));
                 const float4 none = make_float4(0, 0, 0, 0), a = used ? at[0] : none, b = used ? at[1] : none;
                 const float y[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
 #pragma unroll
@@ -109,7 +96,7 @@ attend(const float* __restrict__ q, const Item* __restrict__ items, const int* _
                     top = fmaxf(top, fabsf(y[i]));
                     // NaN and infinity would round to some integer: they go to the unit instead, and so to all scores.
                     spoilt += 0.0f * y[i];
-                    if (d == slice) x[s][i] = y[i];
+                    if (d == slice) x[s][KCodes::byte_of_dim(i)] = y[i];
                 }
             }
         top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
@@ -124,6 +111,14 @@ attend(const float* __restrict__ q, const Item* __restrict__ items, const int* _
     }
     KCodes key;
     VCodes value;
+    if (TABLES > 0) {
+        uint4* tables = reinterpret_cast<uint4*>(memory);
+        copy_table(tables, k_levels, KCodes::TABLE);
+        if (!ATT_SHARED_TABLE) copy_table(tables + V_TABLE / 16, v_levels, VCodes::TABLE);
+        key.table_at(shared_address(tables), lane);
+        value.table_at(shared_address(tables) + V_TABLE, lane);
+        __syncthreads();
+    }
     key.levels_from(k_levels, gridDim.z);
     value.levels_from(v_levels, gridDim.z);
 
@@ -137,9 +132,12 @@ attend(const float* __restrict__ q, const Item* __restrict__ items, const int* _
     const int open = window > 0 ? max(0, highest - window + TURN - item.start) / TURN : 0;
 
     for (int i = team; i < n; i += TEAMS) {
-        copies_but<ATT_STAGES - 2>();
+        copies_but<ATT_STAGES == 1 ? 1 : ATT_STAGES - 2>();
         __syncwarp();
-        send(stage == 0 ? ATT_STAGES - 1 : stage - 1);
+        if (ATT_STAGES > 1) {
+            const int last = stage == 0 ? ATT_STAGES - 1 : stage - 1;
+            send_keys(last), send_values(last);
+        }
         const u32 at = base + stage * STAGE;
         stage = stage + 1 == ATT_STAGES ? 0 : stage + 1;
 
@@ -150,8 +148,13 @@ attend(const float* __restrict__ q, const Item* __restrict__ items, const int* _
             key.read(tile, lane);
             scores.run(key, tile + KCodes::CODES, g, x[h]);
         }
+        if (ATT_STAGES == 1) {
+            __syncwarp();
+            send_keys(0);
+            copies_sent();
+        }
         if constexpr (ATT_SLICES > 1) {
-            float4* mine = reinterpret_cast<float4*>(memory) + parity * WARPS * ATT_TILES * ATT_SETS * 32 + lane;
+            float4* mine = reinterpret_cast<float4*>(memory) + TABLES / 16 + parity * WARPS * ATT_TILES * ATT_SETS * 32 + lane;
             parity ^= 1;
 #pragma unroll
             for (int c = 0; c < ATT_TILES * ATT_SETS; c++) {
@@ -185,6 +188,10 @@ attend(const float* __restrict__ q, const Item* __restrict__ items, const int* _
                 }
         }
 
+        if (ATT_STAGES == 1) {
+            copies_but<1>();
+            __syncwarp();
+        }
         const u32 of_values = at + ATT_TILES * K_PART, worth = of_values + VCodes::CODES;
         bool below = values[0].tiles < TILES_BETWEEN_FLUSHES;
         u32 above = ~0u;
@@ -226,6 +233,10 @@ attend(const float* __restrict__ q, const Item* __restrict__ items, const int* _
             value.read(of_values + h * V_PART, lane);
             Values<ATT_V, ATT_WIDTH>::add(values, value, worth + h * V_PART, g, p[h], w[h]);
         }
+        if (ATT_STAGES == 1) {
+            __syncwarp();
+            send_values(0);
+        }
     }
 
     // The warps' results become one, in shared memory where the tiles were.
@@ -235,11 +246,12 @@ attend(const float* __restrict__ q, const Item* __restrict__ items, const int* _
     float2* ml = reinterpret_cast<float2*>(sums + TEAMS * QUERIES * DIMS);
 #pragma unroll
     for (int m = 0; m < ATT_SETS; m++) {
-        float y[ATT_WIDTH / 16][2];
+        float y[VCodes::PAIRS][2];
         values[m].finish(y);
 #pragma unroll
-        for (int e = 0; e < ATT_WIDTH / 8; e++)
-            sums[(team * QUERIES + 4 * m + t) * DIMS + slice * ATT_WIDTH + 8 * e + g] = y[e / 2][e % 2] * v_unit;
+        for (int e = 0; e < 2 * VCodes::PAIRS; e++)
+            if (VCodes::is_dim(e / 2, e % 2))
+                sums[(team * QUERIES + 4 * m + t) * DIMS + slice * ATT_WIDTH + VCodes::dim(e / 2, e % 2, g)] = y[e / 2][e % 2] * v_unit;
         // Warps of a team may have chosen other references, for their slices of the values have scales of their own.
         total[m] = query_sum(total[m]);
         if (g == 0) ml[warp * QUERIES + 4 * m + t] = make_float2(reference[m], total[m]);

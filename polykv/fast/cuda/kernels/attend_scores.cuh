@@ -13,7 +13,8 @@ template <int TYPE, int WIDTH, int SETS> struct Scores {
     // Of query t: what one unit of the product is worth, times scale and log2(e), for all dims or for 32.
     float unit[SETS][PER_CELL ? 1 : STEPS];
 
-    // x: dims 32 s + 8 t + i of query g / 2 of set n; top: the largest of the whole query.
+    // x: what byte i of the lane's octet of step s is multiplied by, of query g / 2 of set n; top: the largest of the whole
+    // query.
     __device__ __forceinline__ void prepare(int n, const float (&x)[STEPS][8], float top, float scale, int g, int t) {
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {

@@ -10,7 +10,21 @@
 // belongs to a lane is stored in chunks of 16 bytes (at the end 8 or 4), lane after lane, so that a warp reads 512 bytes
 // in a row. Norms and scales are halves in the order of the lanes' scores, cell 8 j + g at [g][j], behind the codes.
 
-enum { F16, Q8_0, Q4_0, TURBO4, TURBO3, TURBO2 };
+enum { F16, Q8_0, Q4_0, TURBO4, TURBO3, TURBO2, TURBO3_TCQ, TURBO2_TCQ };
+
+// Which dims a lane owns, as above. TABLE: bytes of shared memory that levels take.
+template <int WIDTH> struct Order {
+    static constexpr int TABLE = 0;
+    __device__ __forceinline__ void table_at(u32, int) {}
+    // K: the first dim of a lane's octet of step s, and which byte of the octet has its dim i.
+    static __device__ __forceinline__ int first_dim(int s, int t) { return 32 * s + 8 * t; }
+    static __device__ __forceinline__ constexpr int byte_of_dim(int i) { return i; }
+    // V: sum i (0, 1) of pair e is that of dim dim(e, i, g), where there is one.
+    static constexpr bool OF_RUNS = false;
+    static constexpr int PAIRS = WIDTH / 16;
+    static __device__ __forceinline__ int dim(int e, int i, int g) { return 16 * e + 8 * i + g; }
+    static __device__ __forceinline__ constexpr bool is_dim(int, int) { return true; }
+};
 
 // N words of a lane from a region of N * 128 bytes.
 template <int N> struct Words {
@@ -32,7 +46,7 @@ template <int N> struct Words {
 
 // Rotated types: one norm per cell and slice; codes are indices of levels, which lie as signed bytes in registers. PARTS: products
 // whose sum is a value's; see Turbo4.
-template <int BITS, int WIDTH> struct Turbo {
+template <int BITS, int WIDTH> struct Turbo : Order<WIDTH> {
     static constexpr bool PER_CELL = true;
     static constexpr int CODES = WIDTH * 4 * BITS, SCALES = 64, BYTES = CODES + SCALES, PARTS = 1;
 };
@@ -91,7 +105,7 @@ template <int WIDTH> struct Turbo4 : Turbo<4, WIDTH> {
 };
 
 // Scalar types: a scale for every 32 dims of a cell, in a region [step][g][j].
-template <int WIDTH> struct Q8 {
+template <int WIDTH> struct Q8 : Order<WIDTH> {
     static constexpr bool PER_CELL = false;
     static constexpr int CODES = WIDTH * 32, SCALES = WIDTH / 32 * 64, BYTES = CODES + SCALES, PARTS = 1;
     u32 base;
@@ -105,7 +119,7 @@ template <int WIDTH> struct Q8 {
     }
 };
 
-template <int WIDTH> struct Q4 {
+template <int WIDTH> struct Q4 : Order<WIDTH> {
     static constexpr bool PER_CELL = false;
     static constexpr int CODES = WIDTH * 16, SCALES = WIDTH / 32 * 64, BYTES = CODES + SCALES, PARTS = 1;
     // Codes become 16 (c - 8): a nibble moved up, its top bit turned.
@@ -119,7 +133,7 @@ template <int WIDTH> struct Q4 {
 };
 
 // fp16: 16 bytes a group; of K a lane's eight dims, of V its eight cells.
-template <int WIDTH> struct Half {
+template <int WIDTH> struct Half : Order<WIDTH> {
     static constexpr bool PER_CELL = false;
     static constexpr int CODES = WIDTH * 64, SCALES = 0, BYTES = CODES;
     u32 base;
@@ -136,6 +150,10 @@ template <int WIDTH> struct Codes<Q4_0, WIDTH> : Q4<WIDTH> {};
 template <int WIDTH> struct Codes<TURBO4, WIDTH> : Turbo4<WIDTH> {};
 template <int WIDTH> struct Codes<TURBO3, WIDTH> : Turbo3<WIDTH> {};
 template <int WIDTH> struct Codes<TURBO2, WIDTH> : Turbo2<WIDTH> {};
+
+
+// As values, where that is another order.
+template <int TYPE, int WIDTH> struct ValueCodes : Codes<TYPE, WIDTH> {};
 
 // Four halves as floats.
 __device__ __forceinline__ void four(u32 at, float (&x)[4]) {

@@ -13,9 +13,10 @@ constexpr float LEAST = 256.0f, MOST = 32600.0f, GOOD = 4096.0f;
 constexpr int TILES_BETWEEN_FLUSHES = 4096;
 
 template <int TYPE, int WIDTH> struct Values {
-    static constexpr int PAIRS = WIDTH / 16, BLOCKS = Codes<TYPE, WIDTH>::PER_CELL ? 1 : WIDTH / 32;
-    static constexpr int PARTS = Codes<TYPE, WIDTH>::PARTS;
-    // Of dims 16 e + g (0, 1) and 16 e + 8 + g (2, 3): hi and lo.
+    typedef ValueCodes<TYPE, WIDTH> V;
+    static constexpr int PAIRS = V::PAIRS, BLOCKS = V::PER_CELL ? 1 : WIDTH / 32;
+    static constexpr int PARTS = V::PARTS;
+    // Of a pair's first dim (0, 1) and second one (2, 3), V::dim: hi and lo.
     int d[PAIRS][4];
     float sum[PAIRS][2];
     float f, inverse;
@@ -77,25 +78,39 @@ template <int TYPE, int WIDTH> struct Values {
         if (most > 0 && !(below(most) && above(most))) f = GOOD / most, inverse = most / GOOD;
     }
 
+    // The weights of cells 8 j + 2 t and + 1 for column g, each as two bytes that are the same; times factor.
+    static __device__ __forceinline__ void turned(const float (&w)[4], float factor, u32 (&r)[4]) {
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            // Adding 1.5 * 2^23 rounds and leaves the integer in the low bits. lo counts from -128 on: hi is rounded.
+            const u32 x = __float_as_uint(fmaf(w[j], factor, 12582912.0f));
+            r[j] = transpose(pick(x, x + 128, 0x0055));
+        }
+    }
+
     // The weights as the product takes them; for its second part with signs turned.
     __device__ __forceinline__ void integers(const float (&w)[4], u32 (&b)[PARTS][2]) const {
 #pragma unroll
         for (int part = 0; part < PARTS; part++) {
             u32 r[4];
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                // Adding 1.5 * 2^23 rounds and leaves the integer in the low bits. lo counts from -128 on: hi is rounded.
-                const u32 x = __float_as_uint(fmaf(w[j], part ? -f : f, 12582912.0f));
-                r[j] = transpose(pick(x, x + 128, 0x0055));
-            }
+            turned(w, part ? -f : f, r);
             b[part][0] = pick(r[0], r[1], 0x6420), b[part][1] = pick(r[2], r[3], 0x6420);
         }
     }
 
     // Add a tile to the sums of all sets, which share the codes.
     template <int SETS>
-    static __device__ __forceinline__ void add(Values (&sets)[SETS], const Codes<TYPE, WIDTH>& v, u32 scales, int g,
+    static __device__ __forceinline__ void add(Values (&sets)[SETS], const V& v, u32 scales, int g,
                                                const float (&p)[SETS][4], float (&w)[SETS][4]) {
+        if constexpr (V::OF_RUNS) add_runs(sets, v, w);
+        else add_columns(sets, v, scales, g, p, w);
+#pragma unroll
+        for (int n = 0; n < SETS; n++) sets[n].tiles++;
+    }
+
+    template <int SETS>
+    static __device__ __forceinline__ void add_columns(Values (&sets)[SETS], const V& v, u32 scales, int g,
+                                                       const float (&p)[SETS][4], float (&w)[SETS][4]) {
 #pragma unroll
         for (int b = 0; b < BLOCKS; b++) {
             u32 q[SETS][PARTS][2];
@@ -117,11 +132,32 @@ template <int TYPE, int WIDTH> struct Values {
                 }
             }
         }
-#pragma unroll
-        for (int n = 0; n < SETS; n++) sets[n].tiles++;
     }
 
-    // Sums of dims 16 e + g + 8 i of query t.
+    // Of a run four dims of one cell are a word. It is multiplied four times, each time with weights that are zero for all
+    // but one of them: products are cheap, and nothing is moved from word to word.
+    template <int SETS>
+    static __device__ __forceinline__ void add_runs(Values (&sets)[SETS], const V& v, const float (&w)[SETS][4]) {
+        u32 r[SETS][4];
+#pragma unroll
+        for (int n = 0; n < SETS; n++) turned(w[n], sets[n].f, r[n]);
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+#pragma unroll
+            for (int e = 0; e < PAIRS / 4; e++) {
+                u32 a[2], b[2];
+                v.octet(2 * j, e, a);
+                v.octet(2 * j + 1, e, b);
+#pragma unroll
+                for (int n = 0; n < 4 * SETS; n++) {
+                    const u32 of = r[n / 4][j];
+                    const int up = n % 4 * 8;
+                    mma_s8_32(sets[n / 4].d[4 * e + n % 4], a[0], a[1], b[0], b[1], make_uint2((of & 255) << up, (of >> 24) << up));
+                }
+            }
+    }
+
+    // Sums of the pairs' dims (V::dim), of query t.
     __device__ __forceinline__ void finish(float (&y)[PAIRS][2]) {
         flush();
 #pragma unroll
@@ -132,6 +168,7 @@ template <int TYPE, int WIDTH> struct Values {
 // fp16 values: weights are two halves each, and sums floats from the start.
 template <int WIDTH> struct Values<F16, WIDTH> {
     static constexpr int PAIRS = WIDTH / 16;
+    typedef ValueCodes<F16, WIDTH> V;
     float sum[PAIRS][4];
     int tiles;
 
@@ -155,7 +192,7 @@ template <int WIDTH> struct Values<F16, WIDTH> {
     __device__ __forceinline__ void refit(float) {}
 
     template <int SETS>
-    static __device__ __forceinline__ void add(Values (&sets)[SETS], const Codes<F16, WIDTH>& v, u32, int,
+    static __device__ __forceinline__ void add(Values (&sets)[SETS], const V& v, u32, int,
                                                const float (&p)[SETS][4], float (&)[SETS][4]) {
         u32 r[SETS][4];
 #pragma unroll

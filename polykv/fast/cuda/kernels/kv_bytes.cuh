@@ -1,7 +1,9 @@
 // A vector in the bytes of files, exchange layout or packed (docs/FORMATS.md): group after group, scales first.
 
-// Byte `at` of the codes of a group: of nibbles j and j + 16; or fields of bits, first value lowest, each in whole bytes.
+// Byte `at` of the codes of a group: of nibbles j and j + 16; or fields of bits, first value lowest, each in whole bytes;
+// or of a path's stream.
 template <class T> __device__ __forceinline__ u8 byte_of(const u16* codes, int at, int group) {
+    if constexpr (T::PATH) return T::byte_of(codes, at, group);
     if constexpr (T::BITS == 16) return (u8)(codes[at / 2] >> 8 * (at % 2));
     if constexpr (T::BITS == 8) return (u8)codes[at];
     if constexpr (T::NIBBLES) return (u8)(codes[at] | codes[at + 16] << 4);
@@ -15,6 +17,7 @@ template <class T> __device__ __forceinline__ u8 byte_of(const u16* codes, int a
 
 // The reverse: code j of a group.
 template <class T> __device__ __forceinline__ u16 code_of(const u8* bytes, int j, int group) {
+    if constexpr (T::PATH) return T::state_of(bytes, j);
     if constexpr (T::BITS == 16) return bytes[2 * j] | bytes[2 * j + 1] << 8;
     if constexpr (T::BITS == 8) return bytes[j];
     if constexpr (T::NIBBLES) return bytes[j % 16] >> 4 * (j / 16) & 15;

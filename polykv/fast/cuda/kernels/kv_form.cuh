@@ -20,8 +20,8 @@ struct Form {
     int width, slices, values, slice_bytes;
     // Bytes in files: of a group, where its codes begin, and those of the whole vector.
     int group_bytes, codes_at, vector_bytes;
-    // Floats for which a warp has room, a multiple of 32.
-    int room;
+    // Floats for which a warp has room, a multiple of 32; and bytes for the search for a path.
+    int room, spare;
 };
 
 // Constants of a codec, and where they lie.
@@ -30,20 +30,21 @@ struct Tables {
     const float* signs;
     const signed char* core;
     // ENCODE_SCALE, DECODE_SCALE: factors of the rotation; UNIT: of the levels; ALPHA: of norms. Then thresholds from
-    // THRESHOLDS on, and levels, one more.
+    // THRESHOLDS on, and levels, one more; of a trellis levels alone, one of every state.
     const float* numbers;
     enum { ENCODE_SCALE, DECODE_SCALE, UNIT, ALPHA, THRESHOLDS };
 };
 
 // x, y [room]: values, and room for what becomes of them; codes [room]; of every group: its scale as it is stored, its
-// length or the inverse of its scale.
+// length or the inverse of its scale. spare: behind all that, the memory of a search.
 struct Vector {
     float *x, *y, *measure;
     u16 *codes, *scales;
+    u8* spare;
 
     __device__ __forceinline__ Vector(u8* memory, int room) {
         x = (float*)memory, y = x + room, measure = y + room;
-        codes = (u16*)(measure + room / 32), scales = codes + room;
+        codes = (u16*)(measure + room / 32), scales = codes + room, spare = memory + bytes(room);
     }
     // Bytes of a vector with that room, in whole 16, so that the next one is aligned (forms.py says the same).
     __device__ __forceinline__ static int bytes(int room) { return 336 * (room / 32); }

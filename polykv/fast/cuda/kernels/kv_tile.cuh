@@ -34,6 +34,8 @@ __device__ __forceinline__ void set_bits(u32* word, u32 mask, u32 bits) {
     if (bits) atomicOr(word, bits);
 }
 
+#include "kv_path.cuh"
+
 // A region whose words hold PER groups: 4 / PER bits of every code, those from bit `low` on, in a nibble of their own.
 template <class T, int PER> struct Plane {
     enum { FIELD = 4 / PER, ONES = (1 << FIELD) - 1 };
@@ -76,7 +78,8 @@ template <int BITS> __device__ __forceinline__ int code_at(int width, int cell, 
 // Codes of a slice of a cell, zeros behind the last of `n`: v.codes from `first` on.
 template <class T> struct Slice {
     __device__ static void put(u8* to, const u16* codes, const Form& f, int cell, int lane, int lanes) {
-        if constexpr (T::BITS == 16)
+        if constexpr (T::PATH) Path<T>(f.width, cell, f.values).put(to, codes, lane, lanes);
+        else if constexpr (T::BITS == 16)
 #pragma unroll 1
             for (int d = lane; d < f.width; d += lanes) ((u16*)to)[code_at<16>(f.width, cell, d, f.values)] = codes[d];
         else if constexpr (T::BITS == 8)
@@ -84,12 +87,13 @@ template <class T> struct Slice {
             for (int d = lane; d < f.width; d += lanes) to[code_at<8>(f.width, cell, d, f.values)] = (u8)codes[d];
         else if constexpr (T::BITS == 4) Plane<T, 1>::put((u32*)to, codes, f.width, cell, f.values, 0, lane, lanes);
         else Plane<T, 2>::put((u32*)to, codes, f.width, cell, f.values, 0, lane, lanes);
-        if constexpr (T::BITS == 3)
+        if constexpr (T::BITS == 3 && !T::PATH)
             Plane<T, 4>::put((u32*)(to + 8 * f.width), codes, f.width, cell, f.values, 2, lane, lanes);
     }
 
     __device__ static void get(u16* codes, const u8* from, const Form& f, int cell, int lane, int lanes) {
-        if constexpr (T::BITS == 16)
+        if constexpr (T::PATH) Path<T>(f.width, cell, f.values).get(codes, from, lane, lanes);
+        else if constexpr (T::BITS == 16)
 #pragma unroll 1
             for (int d = lane; d < f.width; d += lanes) codes[d] = ((const u16*)from)[code_at<16>(f.width, cell, d, f.values)];
         else if constexpr (T::BITS == 8)
@@ -97,7 +101,7 @@ template <class T> struct Slice {
             for (int d = lane; d < f.width; d += lanes) codes[d] = from[code_at<8>(f.width, cell, d, f.values)];
         else if constexpr (T::BITS == 4) Plane<T, 1>::get(codes, (const u32*)from, f.width, cell, f.values, 0, lane, lanes);
         else Plane<T, 2>::get(codes, (const u32*)from, f.width, cell, f.values, 0, lane, lanes);
-        if constexpr (T::BITS == 3)
+        if constexpr (T::BITS == 3 && !T::PATH)
             Plane<T, 4>::get(codes, (const u32*)(from + 8 * f.width), f.width, cell, f.values, 2, lane, lanes);
     }
 };

@@ -10,6 +10,7 @@
 // Longer values cannot be stored, and their squares would overflow; shorter groups count as zero (ref/rotation.py).
 #define LARGEST 1e17f
 #define SMALLEST 1e-10f
+#define INFINITE __uint_as_float(0x7F800000u)
 
 __device__ __forceinline__ void clamp_all(float* x, int n, float limit, int lane, int lanes) {
 #pragma unroll 1
@@ -18,7 +19,7 @@ __device__ __forceinline__ void clamp_all(float* x, int n, float limit, int lane
 }
 
 struct F16 {
-    enum { BITS = 16, SCALED = 0, NIBBLES = 0 };
+    enum { BITS = 16, SCALED = 0, NIBBLES = 0, PATH = 0 };
     __device__ static void encode(Vector& v, const Form& f, const Tables&, int lane, int lanes) {
 #pragma unroll 1
         for (int i = lane; i < f.resident; i += lanes) v.codes[i] = f32_to_f16(clamped(v.x[i], -F16_MAX, F16_MAX));
@@ -55,7 +56,7 @@ template <class T> struct Scalar {
 };
 
 struct Q8_0 : Scalar<Q8_0> {
-    enum { BITS = 8, SCALED = 1, NIBBLES = 0 };
+    enum { BITS = 8, SCALED = 1, NIBBLES = 0, PATH = 0 };
     __device__ static float scale(const float* x) {
         float top = 0.0f;
         for (int i = 0; i < 32; ++i) top = fabsf(x[i]) > top || x[i] != x[i] ? fabsf(x[i]) : top;
@@ -68,7 +69,7 @@ struct Q8_0 : Scalar<Q8_0> {
 };
 
 struct Q4_0 : Scalar<Q4_0> {
-    enum { BITS = 4, SCALED = 1, NIBBLES = 1 };
+    enum { BITS = 4, SCALED = 1, NIBBLES = 1, PATH = 0 };
     // The value of largest magnitude, the first one of several, becomes -8.
     __device__ static float scale(const float* x) {
         float peak = x[0];
@@ -79,12 +80,50 @@ struct Q4_0 : Scalar<Q4_0> {
     __device__ static float value(int code) { return (float)(code - 8); }
 };
 
-// Rotated unit vectors, an index of levels for every value and a norm for every group.
-template <int B> struct Levels {
-    enum { BITS = B, SCALED = 0, NIBBLES = 0 };
+// Rotated unit vectors: codes that stand for levels, and a norm for every group. T says in which order squares are added
+// (`lengths`, which may use room for as many values, those themselves too), and chooses the codes of v.x (`choose`);
+// `levels`: those of its codes.
+template <class T> struct Rotated {
+    __device__ static void encode(Vector& v, const Form& f, const Tables& t, int lane, int lanes) {
+        const float* levels = T::levels(t);
+        clamp_all(v.x, f.resident, LARGEST, lane, lanes);
+        T::lengths(v.measure, v.x, v.y, f, lane, lanes);
+#pragma unroll 1
+        for (int i = lane; i < f.resident; i += lanes) {
+            const float n = v.measure[i / f.group];
+            v.x[i] *= n > SMALLEST ? 1.0f / n : 0.0f;
+        }
+        __syncwarp();
+        rotate(v.x, v.y, f.resident, f, t, false, t.numbers[Tables::ENCODE_SCALE], lane, lanes);
+        T::choose(v, f, t, lane, lanes);
+#pragma unroll 1
+        for (int i = lane; i < f.resident; i += lanes) v.x[i] = levels[v.codes[i]] * t.numbers[Tables::UNIT];
+        __syncwarp();
+        // What the codes stand for has this length.
+        T::lengths(v.y, v.x, v.x, f, lane, lanes);
+#pragma unroll 1
+        for (int i = lane; i < f.resident / f.group; i += lanes) {
+            const float n = v.measure[i], r = v.y[i];
+            const float norm = (r > SMALLEST ? n / r : n) * t.numbers[Tables::ALPHA];
+            v.scales[i] = f32_to_f16(norm > F16_MAX ? F16_MAX : norm);
+        }
+    }
+    __device__ static void decode(Vector& v, const Form& f, const Tables& t, int lane, int lanes) {
+        const float* levels = T::levels(t);
+#pragma unroll 1
+        for (int i = lane; i < f.resident; i += lanes)
+            v.x[i] = levels[v.codes[i]] * t.numbers[Tables::UNIT] * f16_to_f32(v.scales[i / f.group]);
+    }
+};
+
+// An index of levels for every value.
+template <int B> struct Levels : Rotated<Levels<B>> {
+    enum { BITS = B, SCALED = 0, NIBBLES = 0, PATH = 0 };
+
+    __device__ static const float* levels(const Tables& t) { return t.numbers + Tables::THRESHOLDS + (1 << B) - 1; }
 
     // |x| of every group, the squares added one after the other.
-    __device__ static void lengths(float* measure, const float* x, const Form& f, int lane, int lanes) {
+    __device__ static void lengths(float* measure, const float* x, float*, const Form& f, int lane, int lanes) {
 #pragma unroll 1
         for (int i = lane; i < f.resident / f.group; i += lanes) {
             // A chain of additions: what it needs is loaded well before. All groups are whole octets.
@@ -108,43 +147,20 @@ template <int B> struct Levels {
         return code;
     }
 
-    __device__ static void encode(Vector& v, const Form& f, const Tables& t, int lane, int lanes) {
-        const float *thresholds = t.numbers + Tables::THRESHOLDS, *levels = thresholds + (1 << B) - 1;
-        clamp_all(v.x, f.resident, LARGEST, lane, lanes);
-        lengths(v.measure, v.x, f, lane, lanes);
+    __device__ static void choose(Vector& v, const Form& f, const Tables& t, int lane, int lanes) {
+        const float* thresholds = t.numbers + Tables::THRESHOLDS;
 #pragma unroll 1
-        for (int i = lane; i < f.resident; i += lanes) {
-            const float n = v.measure[i / f.group];
-            v.x[i] *= n > SMALLEST ? 1.0f / n : 0.0f;
-        }
-        __syncwarp();
-        rotate(v.x, v.y, f.resident, f, t, false, t.numbers[Tables::ENCODE_SCALE], lane, lanes);
-#pragma unroll 1
-        for (int i = lane; i < f.resident; i += lanes) {
-            v.codes[i] = (u16)index(v.x[i], thresholds);
-            v.x[i] = levels[v.codes[i]] * t.numbers[Tables::UNIT];
-        }
-        __syncwarp();
-        // y is free now: lengths of what the codes stand for.
-        lengths(v.y, v.x, f, lane, lanes);
-#pragma unroll 1
-        for (int i = lane; i < f.resident / f.group; i += lanes) {
-            const float n = v.measure[i], r = v.y[i];
-            const float norm = (r > SMALLEST ? n / r : n) * t.numbers[Tables::ALPHA];
-            v.scales[i] = f32_to_f16(norm > F16_MAX ? F16_MAX : norm);
-        }
-    }
-    __device__ static void decode(Vector& v, const Form& f, const Tables& t, int lane, int lanes) {
-        const float* levels = t.numbers + Tables::THRESHOLDS + (1 << B) - 1;
-#pragma unroll 1
-        for (int i = lane; i < f.resident; i += lanes)
-            v.x[i] = levels[v.codes[i]] * t.numbers[Tables::UNIT] * f16_to_f32(v.scales[i / f.group]);
+        for (int i = lane; i < f.resident; i += lanes) v.codes[i] = (u16)index(v.x[i], thresholds);
     }
 };
+
+#include "kv_trellis.cuh"
 
 typedef Levels<2> TURBO2;
 typedef Levels<3> TURBO3;
 typedef Levels<4> TURBO4;
+typedef Trellis<3> TURBO3_TCQ;
+typedef Trellis<2> TURBO2_TCQ;
 
 // v.x, decoded, from the space of the codes to the vector's own.
 __device__ __forceinline__ void leave(Vector& v, const Form& f, const Tables& t, int lane, int lanes) {

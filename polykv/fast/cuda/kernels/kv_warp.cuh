@@ -15,7 +15,7 @@ extern __shared__ float room[];
 __device__ __forceinline__ int number() { return blockIdx.x * KV_WARPS + threadIdx.x / 32; }
 
 __device__ __forceinline__ Vector mine(const Form& f) {
-    return Vector((u8*)room + threadIdx.x / 32 * Vector::bytes(f.room), f.room);
+    return Vector((u8*)room + threadIdx.x / 32 * (Vector::bytes(f.room) + f.spare), f.room);
 }
 
 struct Cells {

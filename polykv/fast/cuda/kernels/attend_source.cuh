@@ -1,0 +1,41 @@
+// Where a warp finds its tiles, and how they come to shared memory; tables of levels too.
+
+// `to` and `from` are those of the lane.
+template <int BYTES> __device__ __forceinline__ void fetch(u32 to, const u8* from, int lane) {
+#pragma unroll
+    for (int at = 0; at < BYTES; at += 512)
+        if (BYTES - at >= 512 || 16 * lane < BYTES - at) copy16(to + at, from + at);
+}
+
+// Where a warp finds its tiles.
+struct Source {
+    const u8 *k, *v;
+    u32 k_block, v_block;
+    // Turns of a block: 1 << shift.
+    int shift;
+
+    // The slices of a turn's tiles, PART bytes each.
+    template <int PART> __device__ __forceinline__ void slices(u32 to, const u8* from, int slice, int lane) const {
+        if (ATT_SLICES == 1) fetch<ATT_TILES * PART>(to, from, lane);
+        else
+#pragma unroll
+            for (int i = 0; i < ATT_TILES; i++) fetch<PART>(to + i * PART, from + (i * ATT_SLICES + slice) * PART, lane);
+    }
+    __device__ __forceinline__ void keys(u32 to, int block, int turn, int slice, int lane) const {
+        const u32 inside = turn & (1 << shift) - 1;
+        slices<K_PART>(to, k + ((unsigned long long)block * k_block + inside * (ATT_TILES * K_TILE)), slice, lane);
+    }
+    __device__ __forceinline__ void values(u32 to, int block, int turn, int slice, int lane) const {
+        const u32 inside = turn & (1 << shift) - 1;
+        slices<V_PART>(to + ATT_TILES * K_PART, v + ((unsigned long long)block * v_block + inside * (ATT_TILES * V_TILE)), slice, lane);
+    }
+};
+
+// Entry after entry, as often as the table's bytes say.
+__device__ __forceinline__ void copy_table(uint4* to, const u32* from, int bytes) {
+    const int copies = bytes / (1024 * 4);
+    for (int i = threadIdx.x; i < bytes / 16; i += WARPS * 32) {
+        const u32 x = from[4 * i / copies];
+        to[i] = make_uint4(x, x, x, x);
+    }
+}

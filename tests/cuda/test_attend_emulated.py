@@ -1,0 +1,54 @@
+"""Attention in the emulator: every type as K and as V, at every kind of head."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+
+import emulator
+import pretend_cupy
+import pytest
+from attention import Shape, compare
+
+from polykv.fast.cuda import attend_run, device
+from polykv.fast.cuda import compile as compiling
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The emulator in the place of CuPy."""
+    caches = (device.cupy, device.device, compiling._compiled, attend_run._levels)
+    patch = pytest.MonkeyPatch()
+    patch.setitem(sys.modules, "cupy", pretend_cupy.module(tmp_path_factory.mktemp("kernels")))
+    patch.setattr(compiling, "source", emulator.pasted)
+    for c in caches:
+        c.cache_clear()
+    yield
+    patch.undo()
+    for c in caches:
+        c.cache_clear()
+
+
+CASES = (
+    ("turbo3_tcq/turbo3_tcq", (4, 1, 128, 192, (5, 64), 0, 0.0)),
+    ("turbo2_tcq/turbo2_tcq", (4, 1, 128, 64, (65, 3), 100, 0.0)),
+    ("turbo3_tcq/turbo2_tcq", (8, 1, 64, 64, (63, 1), 0, 0.0)),
+    ("turbo2_tcq/turbo3_tcq", (6, 2, 96, 64, (7, 9), 0, 30.0)),
+    ("turbo3_tcq/turbo3_tcq", (4, 1, 192, 64, (33, 31), 50, 0.0)),
+    ("turbo3/turbo3_tcq", (4, 1, 256, 64, (1, 2), 0, 0.0)),
+    ("turbo2_tcq/q8_0", (4, 1, 512, 64, (40, 2), 0, 0.0)),
+    ("f16/turbo3_tcq", (4, 1, 128, 64, (40, 2), 0, 0.0)),
+    ("turbo3_tcq_n/turbo3_tcq", (4, 1, 128, 64, (40, 2), 0, 0.0)),
+    ("q8_0/turbo3", (4, 1, 128, 64, (40, 2), 0, 0.0)),
+    ("q4_0/turbo4", (8, 1, 512, 64, (40, 2), 20, 0.0)),
+    ("turbo2/f16", (4, 2, 96, 64, (40, 2), 0, 0.0)),
+)
+
+
+@pytest.mark.parametrize(("pair", "shape"), CASES, ids=str)
+def test_attention_is_that_of_the_decoded_values(machine: None, pair: str, shape: Shape) -> None:
+    k, v = pair.split("/")
+    compare((k, v), shape, 2.0)
