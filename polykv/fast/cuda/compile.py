@@ -10,12 +10,14 @@ asked for is instantiated from them. CuPy keeps what NVRTC made on disk, by text
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 
 from polykv.errors import UnsupportedError
+from polykv.fast.cuda import follow
 from polykv.fast.cuda.device import cupy
 from polykv.fast.cuda.source import Define, source
 
@@ -29,8 +31,17 @@ CUPY_OPTIONS = ("-ftz=true",)
 SHARED_LIMIT = 48 * 1024
 
 
-def kernel(file: str, entry: str, **defines: Define) -> Any:
-    """The `cupy.RawKernel` of function `entry` of kernels/`file`, compiled for the current device, once.
+@dataclass(eq=False)
+class Made:
+    """A compiled kernel. follows: it may start before the one before it has ended."""
+
+    raw: Any
+    follows: bool
+    shared: int = SHARED_LIMIT
+
+
+def kernel(file: str, entry: str, **defines: Define) -> Made:
+    """The kernel that is function `entry` of kernels/`file`, compiled for the current device, once.
 
     Raises UnsupportedError when there is no usable device, or when its compiler refuses the source.
     """
@@ -38,14 +49,15 @@ def kernel(file: str, entry: str, **defines: Define) -> Any:
 
 
 @cache
-def _compiled(file: str, entry: str, defines: tuple[tuple[str, Define], ...], device: int) -> Any:
+def _compiled(file: str, entry: str, defines: tuple[tuple[str, Define], ...], device: int) -> Made:
     cp = cupy()
-    made = cp.RawKernel(source(file, dict(defines)), entry, options=OPTIONS)
+    text = source(file, dict(defines))
+    made = cp.RawKernel(text, entry, options=OPTIONS)
     try:
         made.compile()
     except cp.cuda.compiler.CompileException as e:
         raise UnsupportedError(f"{file} does not compile on this machine: {first_error(str(e))}") from e
-    return made
+    return Made(made, '"follow.cuh"' in text and follow.works())
 
 
 def first_error(log: str) -> str:
@@ -55,7 +67,7 @@ def first_error(log: str) -> str:
 
 
 def launch(
-    made: Any, grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple[Any, ...], shared: int = 0
+    made: Made, grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple[Any, ...], shared: int = 0
 ) -> None:
     """Start a kernel on the current stream: shared is the bytes of dynamic shared memory.
 
@@ -64,9 +76,13 @@ def launch(
     """
     if 0 in grid:
         return
-    if shared > SHARED_LIMIT and made.max_dynamic_shared_size_bytes < shared:
-        made.max_dynamic_shared_size_bytes = shared
-    made(grid, block, tuple(map(_argument, arguments)), shared_mem=shared)
+    if shared > made.shared:
+        made.raw.max_dynamic_shared_size_bytes = made.shared = shared
+    values = tuple(map(_argument, arguments))
+    if made.follows:
+        follow.start(made.raw.kernel.ptr, grid, block, values, shared)
+    else:
+        made.raw(grid, block, values, shared_mem=shared)
 
 
 def _argument(value: Any) -> Any:

@@ -23,7 +23,7 @@ import numpy as np
 from polykv.fast.cuda.attend_config import Config
 from polykv.fast.cuda.attend_run import Step, run
 from polykv.fast.cuda.compile import kernel, launch
-from polykv.fast.cuda.forms import Use, form_of
+from polykv.fast.cuda.forms import Use, form_of, size_defines
 from polykv.fast.cuda.glu import GATES
 from polykv.fast.cuda.kv_write import KeySteps, New, Queries, write_both
 from polykv.fast.cuda.linear_int8 import Int8Rows, product, takes_tiles
@@ -150,9 +150,10 @@ def _outputs(x: F32, w: Attention, kv: LayerKV, room: Workspace) -> Int8Rows:
     y = int8_room("out", n, w.wo, room)
     whole, rows = head_dim % 32 == 0, y.codes.shape[0]
     plain = None if whole else room.take("plain", (n, heads * head_dim))
-    made = kernel("attention_outputs.cu", "attention_outputs", OUTPUT_INT8=int(whole), QUANTIZE_TILES=int(y.tiles))
+    defines = {"OUTPUT_INT8": int(whole), "QUANTIZE_TILES": int(y.tiles), **size_defines("V", form.sizes)}
+    made = kernel("attention_outputs.cu", "attention_outputs", **defines)
     many = rows if whole else n
-    arguments = (plain, y.codes, y.scales, x, *form.tables, w.equalizer.out, n, many, heads, dims)
+    arguments = (plain, y.codes, y.scales, x, *form.tables[1:], w.equalizer.out, n, many, heads, dims)
     launch(made, (-(-many * heads // OUTPUT_WARPS),), (32 * OUTPUT_WARPS,), arguments, shared=form.shared)
     if plain is not None:
         total = y.codes.size // 4

@@ -6,6 +6,7 @@ launch(kernel("kv.cu", "kv_read", KV_TYPE=form.type), ..., (*form.tables, ...), 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
@@ -18,12 +19,14 @@ from polykv.errors import UnsupportedError
 from polykv.fast.cuda.arrays import asarray
 from polykv.fast.cuda.device import cupy
 from polykv.fast.cuda.layout import BLOCK, codec_limit, kind_of, slices_of
+from polykv.fast.cuda.source import Define
 from polykv.hadamard import core, core_order
 from polykv.types import F32, Codec, Family
 
 # Vectors, one a warp, that a block of threads works on.
 WARPS = 4
-# The search for a path keeps two rows of costs, of 64 floats, and a byte a step for every lane (kernels/kv_trellis.cuh).
+# The search for a path keeps two rows of costs, of 64 floats, and a byte a step for every lane
+# (kernels/kv_trellis.cuh).
 SEARCH, LANES = 512, 32
 
 
@@ -38,12 +41,26 @@ class Use(IntEnum):
 @dataclass(frozen=True, eq=False)
 class Form:
     """A codec at a head_dim. type: what kernels call it. vector_bytes: of a vector in files. shared: bytes of shared
-    memory of a block of WARPS vectors. tables: sizes, signs, core and numbers on the device, as kernels take them."""
+    memory of a block of WARPS vectors. tables: sizes, signs, core and numbers on the device, as kernels take them;
+    sizes: the first of them, for programs that are compiled for these alone."""
 
     type: str
+    sizes: tuple[int, ...]
     vector_bytes: int
     shared: int
     tables: tuple[Any, Any, Any, Any]
+
+
+# Names of the sizes, in the order of struct Form in kernels/kv_form.cuh.
+SIZES = (
+    *("DIM", "STORED", "RESIDENT", "GROUP", "TURN", "CORE", "WIDTH", "SLICES", "VALUES", "SLICE_BYTES"),
+    *("GROUP_BYTES", "CODES_AT", "VECTOR_BYTES", "ROOM", "SPARE"),
+)
+
+
+def size_defines(side: str, sizes: Sequence[int]) -> dict[str, Define]:
+    """The sizes as defines SIDE_DIM, SIDE_STORED, ..."""
+    return {f"{side}_{name}": int(size) for name, size in zip(SIZES, sizes, strict=True)}
 
 
 def form_of(codec: Codec, head_dim: int, use: Use) -> Form:
@@ -62,7 +79,7 @@ def _form(codec: Codec, head_dim: int, use: Use, device: int) -> Form:
     sizes, signs, cores, found = host_form(codec, head_dim, use)
     shared = WARPS * (vector_room(int(sizes[-2])) + int(sizes[-1]))
     tables = tuple(asarray(a) if a.size else None for a in (sizes, signs, cores, found))
-    return Form(kind_of(codec).name.upper(), int(sizes[-3]), shared, tables)  # type: ignore[arg-type]
+    return Form(kind_of(codec).name.upper(), tuple(sizes.tolist()), int(sizes[-3]), shared, tables)  # type: ignore[arg-type]
 
 
 def vector_room(room: int) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 
 from polykv.fast.cuda.arrays import check
 from polykv.fast.cuda.compile import kernel, launch
-from polykv.fast.cuda.forms import WARPS
+from polykv.fast.cuda.forms import WARPS, size_defines
 from polykv.fast.cuda.kv import CudaArena, own, place
 from polykv.types import F32, Angles, KVArena, LayerKV, Slots
 
@@ -61,7 +61,7 @@ def kv_append(arena: KVArena, x: F32, slots: Slots) -> None:
 def write(arena: KVArena, new: New, slots: Slots, steps: KeySteps | None = None) -> None:
     """`kv_append` after the steps, in one kernel."""
     a = own(arena)
-    arguments = (*_side(a, new), *_cells(a, new, slots, steps or KeySteps()))
+    arguments = (*place(a), *a.form.tables, *_vectors(a, new), *_cells(a, new, slots, steps or KeySteps()))
     made = kernel("kv.cu", "kv_append", KV_TYPE=a.form.type)
     launch(made, (_blocks(a, new),), (32 * WARPS,), arguments, shared=a.form.shared)
 
@@ -74,8 +74,10 @@ def write_both(
     if (len(k.x), a.n_kv, a.head_dim) != (len(v.x), b.n_kv, b.head_dim):
         raise ValueError("K and V of a layer have the same rows, heads and dims")
     vectors = len(k.x) * (a.n_kv if queries is None else queries.out.shape[1])
-    arguments = (*_side(a, k), *_side(b, v), *_cells(a, k, slots, steps or KeySteps()), *_queries(a, queries, len(k.x)))
-    made = kernel("kv_both.cu", "kv_append_both", KV_K=a.form.type, KV_V=b.form.type)
+    sides = (*place(a), *a.form.tables[1:], *_vectors(a, k), *place(b), *b.form.tables[1:], *_vectors(b, v))
+    arguments = (*sides, *_cells(a, k, slots, steps or KeySteps()), *_queries(a, queries, len(k.x)))
+    sizes = {**size_defines("K", a.form.sizes), **size_defines("V", b.form.sizes)}
+    made = kernel("kv_both.cu", "kv_append_both", KV_K=a.form.type, KV_V=b.form.type, **sizes)
     grid = -(-vectors // WARPS), 2 if queries is None else 3
     launch(made, grid, (32 * WARPS,), arguments, shared=max(a.form.shared, b.form.shared))
 
@@ -99,12 +101,12 @@ def _blocks(a: CudaArena, new: New) -> int:
     return -(-len(new.x) * a.n_kv // WARPS)
 
 
-def _side(a: CudaArena, new: New) -> tuple[Any, ...]:
-    """Arguments that kernels take for each side."""
+def _vectors(a: CudaArena, new: New) -> tuple[Any, ...]:
+    """Arguments that kernels take for the vectors of each side."""
     for name, each in (("bias", new.bias), ("factors", new.factors)):
         if each is not None:
             check(name, each, np.float32, a.n_kv, a.head_dim)
-    return (*place(a), *a.form.tables, new.x, _pitch(new.x, a.n_kv, a.head_dim), new.bias, new.factors)
+    return (new.x, _pitch(new.x, a.n_kv, a.head_dim), new.bias, new.factors)
 
 
 def _cells(a: CudaArena, new: New, slots: Slots, steps: KeySteps) -> tuple[Any, ...]:

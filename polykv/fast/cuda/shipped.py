@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from polykv.fast.cuda.attend_config import config
+from polykv.fast.cuda.forms import LANES, SEARCH, size_defines
 from polykv.fast.cuda.fwht import SIZES
 from polykv.fast.cuda.glu import GATES
-from polykv.fast.cuda.layout import KINDS, slices_of
+from polykv.fast.cuda.layout import KINDS, Kind, slices_of
 from polykv.fast.cuda.linear_int8 import FEW_ROWS, TILE, TILE_ROWS, few_defines, tile_defines
 from polykv.fast.cuda.source import Define
 from polykv.fast.cuda.weights import FIELDS, FLOATS, type_name
-from polykv.types import WEIGHT_BLOCK
+from polykv.types import WEIGHT_BLOCK, Family
 
 # Ampere, Hopper, Blackwell.
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
@@ -121,7 +122,20 @@ def _cache() -> Iterator[Shipped]:
     # Pairs are compiled when they are asked for. Here is every type once: what it does is the same as K and as V.
     kinds = list(KINDS.values())
     for k, v in zip(kinds[::2], kinds[1::2], strict=True):
-        yield Shipped("kv_both.cu", "kv_append_both", {"KV_K": k.name.upper(), "KV_V": v.name.upper()})
+        yield _both(k, v)
+
+
+def _both(k: Kind, v: Kind) -> Shipped:
+    """Of heads of 128 dims; others are compiled when they are asked for."""
+    sizes = {**size_defines("K", _sizes(k, 0)), **size_defines("V", _sizes(v, 1))}
+    return Shipped("kv_both.cu", "kv_append_both", {"KV_K": k.name.upper(), "KV_V": v.name.upper(), **sizes})
+
+
+def _sizes(kind: Kind, values: int) -> list[int]:
+    """Of a head of 128 dims in tiles: what `forms.host_form` says, but for files."""
+    group, turn = (128, 128) if kind.levels else (32, 0)
+    spare = SEARCH + LANES * group if kind.path else 0
+    return [128, 128, 128, group, turn, 1, 128, 1, values, kind.slice_bytes(128), 0, 0, 0, 128, spare]
 
 
 def _steps() -> Iterator[Shipped]:
@@ -133,6 +147,7 @@ def _steps() -> Iterator[Shipped]:
             yield Shipped("glu_int8.cu", "glu_int8", {"GLU_GATE": gate, "QUANTIZE_TILES": tiles})
         for whole in (0, 1):
             defines: dict[str, Define] = {"OUTPUT_INT8": whole, "QUANTIZE_TILES": tiles}
+            defines |= size_defines("V", _sizes(KINDS[Family.LLOYD_MAX, 3], 1))
             yield Shipped("attention_outputs.cu", "attention_outputs", defines)
     for add in (1, 2):
         yield Shipped("residual.cu", "residual", _residual(add, 0, 0))

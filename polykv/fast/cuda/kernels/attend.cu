@@ -15,6 +15,7 @@
 // A warp takes every n-th tile. Where a head has several slices, that many warps work on the same tile: each multiplies
 // its own dims, they exchange their parts of the scores, and each sums its own dims of the values.
 
+#include "follow.cuh"
 #include "mma.cuh"
 #include "attend_types.cuh"
 #ifdef ATT_COPIES
@@ -41,12 +42,13 @@ struct Item {
 #include "attend_source.cuh"
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32, ATT_CTAS)
-attend(const float* __restrict__ q, const Item* __restrict__ items, const int* __restrict__ rows,
+attend(const float* q, const Item* __restrict__ items, const int* __restrict__ rows,
        const int* __restrict__ positions, const int* __restrict__ blocks, const u8* __restrict__ k, const u8* __restrict__ v,
        u32 k_block, u32 v_block, long long k_head, long long v_head, int shift, int n_heads, int group,
        const u32* __restrict__ k_levels, const u32* __restrict__ v_levels, float k_unit, float v_unit, float softcap,
        int window, float* __restrict__ part, float2* __restrict__ part_ml) {
     extern __shared__ uint4 memory[];
+    follows(q);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     const int slice = warp % ATT_SLICES, team = warp / ATT_SLICES, kv = blockIdx.y;
     const Item item = items[blockIdx.x];

@@ -2,19 +2,22 @@
 //
 //   MERGE_DIMS     head_dim
 
+#include "follow.cuh"
+
 constexpr int DIMS = MERGE_DIMS, FOURS = 8, THREADS = 512, SIDES = THREADS / FOURS, MOST = 1024;
 constexpr float NOTHING = -1e30f, LN2 = 0.6931471805599453f;
 #define BELOW_ALL (-__int_as_float(0x7F800000))
 
 // ptr [R H + 1], list: the partial results of a query, as rows of `part` and `ml`; out [R H, D], lse [R H].
 extern "C" __global__ void __launch_bounds__(THREADS)
-attend_merge(const float4* __restrict__ part, const float2* __restrict__ ml, const int* __restrict__ ptr,
+attend_merge(const float4* part, const float2* ml, const int* __restrict__ ptr,
              const int* __restrict__ list, float4* __restrict__ out, float* __restrict__ lse) {
     // What the parts of a round are worth, and where they are.
     __shared__ float worth[MOST];
     __shared__ int where[MOST];
     __shared__ float4 sums[THREADS / 32][FOURS];
     __shared__ float each[THREADS / 32], weights[THREADS / 32];
+    follows(part, ml);
     const int query = blockIdx.x, d = threadIdx.x % FOURS, side = threadIdx.x / FOURS, warp = threadIdx.x / 32;
     const int first = ptr[query], last = ptr[query + 1], at = blockIdx.y * FOURS + d;
     float most = NOTHING, weight = 0;

@@ -2,8 +2,10 @@
 //
 //     y = factors * (back-rotated x)      as float32, or at once as int8 (quantize.cuh) where vectors are whole 32 values
 //
-// Defines: OUTPUT_INT8 (0, 1), QUANTIZE_TILES.
+// Defines: OUTPUT_INT8 (0, 1), QUANTIZE_TILES; V_DIM to V_SPARE, the sizes of V (struct Form of kv_form.cuh).
 
+#define KV_FIXED
+#include "follow.cuh"
 #include "kv_types.cuh"
 #include "kv_soon.cuh"
 #include "quantize.cuh"
@@ -12,24 +14,28 @@
 
 extern __shared__ float room[];
 
+constexpr Form FORM = {V_DIM, V_STORED, V_RESIDENT, V_GROUP, V_TURN, V_CORE, V_WIDTH, V_SLICES, V_VALUES,
+                       V_SLICE_BYTES, V_GROUP_BYTES, V_CODES_AT, V_VECTOR_BYTES, V_ROOM, V_SPARE};
+
 // x [n, heads, dims] in the space of V; factors [heads, dim] or null; y [n, heads, dim], or codes and scales of `rows` rows,
 // those from n on zeros.
 extern "C" __global__ void __launch_bounds__(32 * OUTPUT_WARPS)
-attention_outputs(float* y, unsigned* codes, uint2* scales, const float* x, const Form* form, const float* signs,
-                  const signed char* core, const float* numbers, const float* factors, int n, int rows, int heads, int dims) {
+attention_outputs(float* y, unsigned* codes, uint2* scales, const float* x, const float* signs, const signed char* core,
+                  const float* numbers, const float* factors, int n, int rows, int heads, int dims) {
     const int number = blockIdx.x * OUTPUT_WARPS + threadIdx.x / 32, row = number / heads, head = number % heads;
-    if (row >= rows) return;
     const int lane = threadIdx.x % 32;
-    const Form f = *form;
+    constexpr Form f = FORM;
     const Tables t = {signs, core, numbers};
     tables_soon(t, f, lane);
     soon(factors ? factors + head * f.dim : factors, 4 * f.dim, lane);
+    follows(x);
+    if (row >= rows) return;
     Vector v((u8*)room + threadIdx.x / 32 * Vector::bytes(f.room), f.room);
-#pragma unroll 1
+KV_LOOP
     for (int i = lane; i < f.room; i += 32) v.x[i] = i < dims && row < n ? x[(long long)number * dims + i] : 0.0f;
     leave(v, f, t, lane, 32);
     if (factors)
-#pragma unroll 1
+KV_LOOP
         for (int i = lane; i < f.dim; i += 32) v.x[i] *= factors[head * f.dim + i];
     __syncwarp();
 #if OUTPUT_INT8
@@ -39,7 +45,7 @@ attention_outputs(float* y, unsigned* codes, uint2* scales, const float* x, cons
         put_four<QUANTIZE_TILES>(codes, scales, w, row, head * (f.dim / 4) + four, heads * f.dim, four < f.dim / 4);
     }
 #else
-#pragma unroll 1
+KV_LOOP
     for (int i = lane; i < f.dim; i += 32) y[(long long)number * f.dim + i] = v.x[i];
 #endif
 }

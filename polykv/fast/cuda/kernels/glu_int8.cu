@@ -2,6 +2,7 @@
 //
 // Defines: GLU_GATE (a function of glu.cuh), QUANTIZE_TILES.
 
+#include "follow.cuh"
 #include "glu.cuh"
 #include "quantize.cuh"
 
@@ -10,6 +11,7 @@ extern "C" __global__ void __launch_bounds__(256)
 glu_int8(unsigned* codes, uint2* scales, const float* gate, const float* up, int gate_pitch, int up_pitch, int n, int cols, int total) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x, row = i / (cols / 4), four = i % (cols / 4);
     float4 v = {0.0f, 0.0f, 0.0f, 0.0f};
+    follows(gate, up);
     if (row < n) {
         const float4 g = *(const float4*)(gate + (long long)row * gate_pitch + 4 * four);
         const float4 u = *(const float4*)(up + (long long)row * up_pitch + 4 * four);

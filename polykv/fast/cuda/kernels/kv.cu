@@ -21,7 +21,7 @@ kv_append(u8* data, long long block_bytes, long long head_bytes, const Form* for
           const signed char* core, const float* numbers, const float* x, int pitch, const float* bias, const float* factors,
           const int* blocks, const int* offsets, int n, int heads, const float* norm, double eps, const float* cosines,
           const float* sines, int half, int interleaved) {
-    append<Type>({{data, block_bytes, head_bytes}, form, {signs, core, numbers}, x, pitch, bias, factors},
+    append<Type>({{data, block_bytes, head_bytes}, *form, {signs, core, numbers}, x, pitch, bias, factors},
                  {blocks, offsets, n, heads, norm, eps, cosines, sines, half, interleaved});
 }
 

@@ -1,9 +1,16 @@
 // New K and V of a layer into their cells, and its queries into the space of the keys, in one launch: row 0 of the grid
 // takes K, row 1 takes V (kv_warp.cuh), row 2, where there is one, takes the queries.
 //
-// Defines: KV_K, KV_V, types of kv_types.cuh.
+// Defines: KV_K, KV_V, types of kv_types.cuh; K_DIM to K_SPARE, V_DIM to V_SPARE, their sizes (struct Form). Compiled for
+// its sizes alone a step of one row takes a third of the time: it is one long chain of small loops.
 
+#define KV_FIXED
 #include "kv_warp.cuh"
+
+constexpr Form K_FORM = {K_DIM, K_STORED, K_RESIDENT, K_GROUP, K_TURN, K_CORE, K_WIDTH, K_SLICES, K_VALUES,
+                         K_SLICE_BYTES, K_GROUP_BYTES, K_CODES_AT, K_VECTOR_BYTES, K_ROOM, K_SPARE};
+constexpr Form V_FORM = {V_DIM, V_STORED, V_RESIDENT, V_GROUP, V_TURN, V_CORE, V_WIDTH, V_SLICES, V_VALUES,
+                         V_SLICE_BYTES, V_GROUP_BYTES, V_CODES_AT, V_VECTOR_BYTES, V_ROOM, V_SPARE};
 
 // Query vectors [n, heads, dim], prepared and rotated as keys are, filled up with zeros to `dims`.
 struct Queries {
@@ -15,19 +22,20 @@ struct Queries {
     int dims;
 };
 
-__device__ __forceinline__ void query(const Queries& q, const Form* form, const Tables& t, const New& to) {
+__device__ __forceinline__ void query(const Queries& q, const Form& f, const Tables& t, const New& to) {
     const int row = number() / q.heads, head = number() % q.heads;
     if (row >= to.n) return;
-    const Form f = *form;
     Vector v = mine(f);
     const long long angle = (long long)row * to.half;
     const float *cosines = to.cosines ? to.cosines + angle : to.cosines, *sines = to.sines ? to.sines + angle : to.sines;
     steps_soon(f, t, q.bias, q.factors, q.norm, cosines, sines, to.half, head);
-    load(v, f, q.x + (long long)row * q.pitch + head * f.dim);
+    const float* x = q.x;
+    follows(x);
+    load(v, f, x + (long long)row * q.pitch + head * f.dim);
     prepare(v, f.dim, head, {q.bias, q.norm, q.factors, cosines, sines, to.eps, to.half, to.interleaved}, LANE);
     if (f.turn) rotate(v.x, v.y, f.stored, f, t, false, t.numbers[Tables::DECODE_SCALE], LANE);
     float* out = q.out + (long long)number() * q.dims;
-#pragma unroll 1
+KV_LOOP
     for (int i = threadIdx.x % 32; i < q.dims; i += 32) out[i] = i < f.resident ? v.x[i] : 0.0f;
 }
 
@@ -35,21 +43,20 @@ __device__ __forceinline__ void query(const Queries& q, const Form* form, const 
 #define KV_BOTH_BOUNDS __launch_bounds__(32 * KV_WARPS, KV_K::PATH || KV_V::PATH ? 7 : 8)
 
 extern "C" __global__ void KV_BOTH_BOUNDS
-kv_append_both(u8* k_data, long long k_block, long long k_head, const Form* k_form, const float* k_signs,
-               const signed char* k_core, const float* k_numbers, const float* k, int k_pitch, const float* k_bias,
-               const float* k_factors, u8* v_data, long long v_block, long long v_head, const Form* v_form,
-               const float* v_signs, const signed char* v_core, const float* v_numbers, const float* v, int v_pitch,
-               const float* v_bias, const float* v_factors, const int* blocks, const int* offsets, int n, int heads,
+kv_append_both(u8* k_data, long long k_block, long long k_head, const float* k_signs, const signed char* k_core,
+               const float* k_numbers, const float* k, int k_pitch, const float* k_bias, const float* k_factors,
+               u8* v_data, long long v_block, long long v_head, const float* v_signs, const signed char* v_core,
+               const float* v_numbers, const float* v, int v_pitch, const float* v_bias, const float* v_factors, const int* blocks, const int* offsets, int n, int heads,
                const float* norm, double eps, const float* cosines, const float* sines, int half, int interleaved,
                const float* q, int q_pitch, const float* q_bias, const float* q_factors, const float* q_norm, int q_heads,
                float* queries, int dims) {
     const Tables of_keys = {k_signs, k_core, k_numbers};
     const New both = {blocks, offsets, n, heads, norm, eps, cosines, sines, half, interleaved};
     if (blockIdx.y == 0)
-        append<KV_K>({{k_data, k_block, k_head}, k_form, of_keys, k, k_pitch, k_bias, k_factors}, both);
+        append<KV_K>({{k_data, k_block, k_head}, K_FORM, of_keys, k, k_pitch, k_bias, k_factors}, both);
     else if (blockIdx.y == 1)
-        append<KV_V>({{v_data, v_block, v_head}, v_form, {v_signs, v_core, v_numbers}, v, v_pitch, v_bias, v_factors},
+        append<KV_V>({{v_data, v_block, v_head}, V_FORM, {v_signs, v_core, v_numbers}, v, v_pitch, v_bias, v_factors},
                      {blocks, offsets, n, heads, nullptr, 0.0, nullptr, nullptr, 0, 0});
     else
-        query({q, q_pitch, q_bias, q_factors, q_norm, q_heads, queries, dims}, k_form, of_keys, both);
+        query({q, q_pitch, q_bias, q_factors, q_norm, q_heads, queries, dims}, K_FORM, of_keys, both);
 }

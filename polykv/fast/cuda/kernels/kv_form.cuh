@@ -6,6 +6,14 @@
 
 #include "half.cuh"
 
+// Loops over the values of a vector stay short loops in programs for any sizes; where sizes are known to the compiler
+// (KV_FIXED) a lane has several of them under way.
+#ifdef KV_FIXED
+#define KV_LOOP _Pragma("unroll 4")
+#else
+#define KV_LOOP _Pragma("unroll 1")
+#endif
+
 typedef unsigned char u8;
 typedef unsigned short u16;
 typedef unsigned int u32;

@@ -17,20 +17,20 @@ struct Steps {
 // x / sqrt(mean(x^2) + eps) * weight; parts: room for a double of every lane.
 __device__ __forceinline__ void normed(float* x, double* parts, int dim, const float* weight, double eps, int lane, int lanes) {
     double sum = 0.0;
-#pragma unroll 1
+KV_LOOP
     for (int i = lane; i < dim; i += lanes) sum = fma((double)x[i], (double)x[i], sum);
     parts[lane] = sum;
     __syncwarp();
     sum = 0.0;
     for (int i = 0; i < lanes; ++i) sum += parts[i];
     const double scale = 1.0 / sqrt(sum / dim + eps);
-#pragma unroll 1
+KV_LOOP
     for (int i = lane; i < dim; i += lanes) x[i] = (float)((double)x[i] * scale * (double)weight[i]);
     __syncwarp();
 }
 
 __device__ __forceinline__ void roped(float* x, const Steps& s, int lane, int lanes) {
-#pragma unroll 1
+KV_LOOP
     for (int i = lane; i < s.half; i += lanes) {
         const int first = s.interleaved ? 2 * i : i, second = s.interleaved ? 2 * i + 1 : i + s.half;
         const double c = s.cosines[i], t = s.sines[i], a = x[first], b = x[second];
@@ -43,13 +43,13 @@ __device__ __forceinline__ void roped(float* x, const Steps& s, int lane, int la
 // v.x, of head `head`.
 __device__ __forceinline__ void prepare(Vector& v, int dim, int head, const Steps& s, int lane, int lanes) {
     if (s.bias)
-#pragma unroll 1
+KV_LOOP
         for (int i = lane; i < dim; i += lanes) v.x[i] += s.bias[head * dim + i];
     __syncwarp();
     if (s.norm) normed(v.x, (double*)v.y, dim, s.norm, s.eps, lane, lanes);
     if (s.cosines) roped(v.x, s, lane, lanes);
     if (s.factors)
-#pragma unroll 1
+KV_LOOP
         for (int i = lane; i < dim; i += lanes) v.x[i] *= s.factors[head * dim + i];
     __syncwarp();
 }

@@ -10,7 +10,7 @@ __device__ __forceinline__ void signed_by(float* x, int n, int turn, float scale
 }
 
 __device__ __forceinline__ void times_core(float* x, float* y, int n, int m, const signed char* core, int lane, int lanes) {
-#pragma unroll 1
+KV_LOOP
     for (int i = lane; i < n; i += lanes) {
         const int row = i % m;
         float sum = 0.0f;
@@ -18,7 +18,7 @@ __device__ __forceinline__ void times_core(float* x, float* y, int n, int m, con
         y[i] = sum;
     }
     __syncwarp();
-#pragma unroll 1
+KV_LOOP
     for (int i = lane; i < n; i += lanes) x[i] = y[i];
     __syncwarp();
 }

@@ -45,7 +45,7 @@ template <class T, int PER> struct Plane {
     __device__ static void put(u32* to, const u16* codes, int width, int cell, int values, int low, int lane, int lanes) {
         const int count = width / 8 / PER;
         // In the order of K a word has eight codes of a cell; in that of V one nibble, the same dim of PER groups.
-#pragma unroll 1
+KV_LOOP
         for (int i = lane; i < (values ? width / PER : width / 8); i += lanes) {
             const int d = values ? i / 8 * 8 * PER + i % 8 : 8 * i;
             const Owner at(cell, d, values);
@@ -59,7 +59,7 @@ template <class T, int PER> struct Plane {
     }
 
     __device__ static void get(u16* codes, const u32* from, int width, int cell, int values, int low, int lane, int lanes) {
-#pragma unroll 1
+KV_LOOP
         for (int d = lane; d < width; d += lanes) {
             const Owner at(cell, d, values);
             const u32 word = from[word_at(width / 8 / PER, at.group / PER, at.lane)];
@@ -80,10 +80,10 @@ template <class T> struct Slice {
     __device__ static void put(u8* to, const u16* codes, const Form& f, int cell, int lane, int lanes) {
         if constexpr (T::PATH) Path<T>(f.width, cell, f.values).put(to, codes, lane, lanes);
         else if constexpr (T::BITS == 16)
-#pragma unroll 1
+KV_LOOP
             for (int d = lane; d < f.width; d += lanes) ((u16*)to)[code_at<16>(f.width, cell, d, f.values)] = codes[d];
         else if constexpr (T::BITS == 8)
-#pragma unroll 1
+KV_LOOP
             for (int d = lane; d < f.width; d += lanes) to[code_at<8>(f.width, cell, d, f.values)] = (u8)codes[d];
         else if constexpr (T::BITS == 4) Plane<T, 1>::put((u32*)to, codes, f.width, cell, f.values, 0, lane, lanes);
         else Plane<T, 2>::put((u32*)to, codes, f.width, cell, f.values, 0, lane, lanes);
@@ -94,10 +94,10 @@ template <class T> struct Slice {
     __device__ static void get(u16* codes, const u8* from, const Form& f, int cell, int lane, int lanes) {
         if constexpr (T::PATH) Path<T>(f.width, cell, f.values).get(codes, from, lane, lanes);
         else if constexpr (T::BITS == 16)
-#pragma unroll 1
+KV_LOOP
             for (int d = lane; d < f.width; d += lanes) codes[d] = ((const u16*)from)[code_at<16>(f.width, cell, d, f.values)];
         else if constexpr (T::BITS == 8)
-#pragma unroll 1
+KV_LOOP
             for (int d = lane; d < f.width; d += lanes) codes[d] = from[code_at<8>(f.width, cell, d, f.values)];
         else if constexpr (T::BITS == 4) Plane<T, 1>::get(codes, (const u32*)from, f.width, cell, f.values, 0, lane, lanes);
         else Plane<T, 2>::get(codes, (const u32*)from, f.width, cell, f.values, 0, lane, lanes);
@@ -111,13 +111,13 @@ __device__ __forceinline__ u16* scale_in(u8* region, int cell) { return (u16*)re
 
 template <class T> __device__ __forceinline__ void tile_put(u8* tile, Vector& v, const Form& f, int cell, int lane, int lanes) {
     const int codes = f.width * 4 * T::BITS, blocks = f.width / 32;
-#pragma unroll 1
+KV_LOOP
     for (int i = f.resident + lane; i < f.width * f.slices; i += lanes) v.codes[i] = 0;
     __syncwarp();
     for (int s = 0; s < f.slices; ++s)
         Slice<T>::put(tile + s * f.slice_bytes, v.codes + s * f.width, f, cell, lane, lanes);
     if constexpr (T::SCALED)
-#pragma unroll 1
+KV_LOOP
         for (int i = lane; i < f.slices * blocks; i += lanes)
             *scale_in(tile + i / blocks * f.slice_bytes + codes + 64 * (i % blocks), cell) =
                 i < f.resident / 32 ? v.scales[i] : (u16)0;
@@ -131,11 +131,11 @@ template <class T> __device__ __forceinline__ void tile_get(Vector& v, u8* tile,
     const int codes = f.width * 4 * T::BITS, blocks = f.width / 32;
     for (int s = 0; s < f.slices; ++s) Slice<T>::get(v.codes + s * f.width, tile + s * f.slice_bytes, f, cell, lane, lanes);
     if constexpr (T::SCALED)
-#pragma unroll 1
+KV_LOOP
         for (int i = lane; i < f.resident / 32; i += lanes)
             v.scales[i] = *scale_in(tile + i / blocks * f.slice_bytes + codes + 64 * (i % blocks), cell);
     else if constexpr (T::BITS < 16)
-#pragma unroll 1
+KV_LOOP
         for (int i = lane; i < f.resident / f.group; i += lanes)
             v.scales[i] = *scale_in(tile + i * f.group / f.width * f.slice_bytes + codes, cell);
     __syncwarp();

@@ -13,7 +13,7 @@
 #define INFINITE __uint_as_float(0x7F800000u)
 
 __device__ __forceinline__ void clamp_all(float* x, int n, float limit, int lane, int lanes) {
-#pragma unroll 1
+KV_LOOP
     for (int i = lane; i < n; i += lanes) x[i] = clamped(x[i], -limit, limit);
     __syncwarp();
 }
@@ -21,11 +21,11 @@ __device__ __forceinline__ void clamp_all(float* x, int n, float limit, int lane
 struct F16 {
     enum { BITS = 16, SCALED = 0, NIBBLES = 0, PATH = 0 };
     __device__ static void encode(Vector& v, const Form& f, const Tables&, int lane, int lanes) {
-#pragma unroll 1
+KV_LOOP
         for (int i = lane; i < f.resident; i += lanes) v.codes[i] = f32_to_f16(clamped(v.x[i], -F16_MAX, F16_MAX));
     }
     __device__ static void decode(Vector& v, const Form& f, const Tables&, int lane, int lanes) {
-#pragma unroll 1
+KV_LOOP
         for (int i = lane; i < f.resident; i += lanes) v.x[i] = f16_to_f32(v.codes[i]);
     }
 };
@@ -40,17 +40,17 @@ template <class T> struct Scalar {
             clamp_all(v.x, f.stored, LARGEST, lane, lanes);
             rotate(v.x, v.y, f.stored, f, t, false, t.numbers[Tables::ENCODE_SCALE], lane, lanes);
         }
-#pragma unroll 1
+KV_LOOP
         for (int i = lane; i < f.resident / 32; i += lanes) {
             const float d = T::scale(v.x + 32 * i);
             v.scales[i] = f32_to_f16(d), v.measure[i] = inverse_of(d);
         }
         __syncwarp();
-#pragma unroll 1
+KV_LOOP
         for (int i = lane; i < f.resident; i += lanes) v.codes[i] = (u16)T::code(v.x[i] * v.measure[i / 32]);
     }
     __device__ static void decode(Vector& v, const Form& f, const Tables&, int lane, int lanes) {
-#pragma unroll 1
+KV_LOOP
         for (int i = lane; i < f.resident; i += lanes) v.x[i] = f16_to_f32(v.scales[i / 32]) * T::value(v.codes[i]);
     }
 };
@@ -88,7 +88,7 @@ template <class T> struct Rotated {
         const float* levels = T::levels(t);
         clamp_all(v.x, f.resident, LARGEST, lane, lanes);
         T::lengths(v.measure, v.x, v.y, f, lane, lanes);
-#pragma unroll 1
+KV_LOOP
         for (int i = lane; i < f.resident; i += lanes) {
             const float n = v.measure[i / f.group];
             v.x[i] *= n > SMALLEST ? 1.0f / n : 0.0f;
@@ -96,12 +96,12 @@ template <class T> struct Rotated {
         __syncwarp();
         rotate(v.x, v.y, f.resident, f, t, false, t.numbers[Tables::ENCODE_SCALE], lane, lanes);
         T::choose(v, f, t, lane, lanes);
-#pragma unroll 1
+KV_LOOP
         for (int i = lane; i < f.resident; i += lanes) v.x[i] = levels[v.codes[i]] * t.numbers[Tables::UNIT];
         __syncwarp();
         // What the codes stand for has this length.
         T::lengths(v.y, v.x, v.x, f, lane, lanes);
-#pragma unroll 1
+KV_LOOP
         for (int i = lane; i < f.resident / f.group; i += lanes) {
             const float n = v.measure[i], r = v.y[i];
             const float norm = (r > SMALLEST ? n / r : n) * t.numbers[Tables::ALPHA];
@@ -110,7 +110,7 @@ template <class T> struct Rotated {
     }
     __device__ static void decode(Vector& v, const Form& f, const Tables& t, int lane, int lanes) {
         const float* levels = T::levels(t);
-#pragma unroll 1
+KV_LOOP
         for (int i = lane; i < f.resident; i += lanes)
             v.x[i] = levels[v.codes[i]] * t.numbers[Tables::UNIT] * f16_to_f32(v.scales[i / f.group]);
     }
@@ -124,7 +124,7 @@ template <int B> struct Levels : Rotated<Levels<B>> {
 
     // |x| of every group, the squares added one after the other.
     __device__ static void lengths(float* measure, const float* x, float*, const Form& f, int lane, int lanes) {
-#pragma unroll 1
+KV_LOOP
         for (int i = lane; i < f.resident / f.group; i += lanes) {
             // A chain of additions: what it needs is loaded well before. All groups are whole octets.
             float sum = 0.0f;
@@ -149,7 +149,7 @@ template <int B> struct Levels : Rotated<Levels<B>> {
 
     __device__ static void choose(Vector& v, const Form& f, const Tables& t, int lane, int lanes) {
         const float* thresholds = t.numbers + Tables::THRESHOLDS;
-#pragma unroll 1
+KV_LOOP
         for (int i = lane; i < f.resident; i += lanes) v.codes[i] = (u16)index(v.x[i], thresholds);
     }
 };

@@ -4,6 +4,7 @@
 #include "kv_tile.cuh"
 #include "kv_prepare.cuh"
 #include "kv_soon.cuh"
+#include "follow.cuh"
 
 #define KV_WARPS 4
 #define KV_BOUNDS __launch_bounds__(32 * KV_WARPS, 8)
@@ -27,7 +28,7 @@ struct Cells {
 };
 
 __device__ __forceinline__ void load(Vector& v, const Form& f, const float* x) {
-#pragma unroll 1
+KV_LOOP
     for (int i = threadIdx.x % 32; i < f.resident; i += 32) v.x[i] = i < f.dim ? x[i] : 0.0f;
     __syncwarp();
 }
@@ -36,7 +37,7 @@ __device__ __forceinline__ void load(Vector& v, const Form& f, const float* x) {
 // are steps of kv_prepare.cuh.
 struct Side {
     Cells cells;
-    const Form* form;
+    const Form& form;
     Tables tables;
     const float* x;
     int pitch;
@@ -68,13 +69,15 @@ template <class T> __device__ __forceinline__ void append(const Side& s, const N
     if (row >= to.n) return;
     // All that does not depend on the vector is asked for at once.
     const int block = to.blocks[row], cell = to.offsets[row];
-    const Form f = *s.form;
+    const Form& f = s.form;
     if (block < 0) return;
     Vector v = mine(f);
     const long long angle = (long long)row * to.half;
     const float *cosines = to.cosines ? to.cosines + angle : to.cosines, *sines = to.sines ? to.sines + angle : to.sines;
     steps_soon(f, s.tables, s.bias, s.factors, to.norm, cosines, sines, to.half, head);
-    load(v, f, s.x + (long long)row * s.pitch + head * f.dim);
+    const float* x = s.x;
+    follows(x);
+    load(v, f, x + (long long)row * s.pitch + head * f.dim);
     prepare(v, f.dim, head, {s.bias, to.norm, s.factors, cosines, sines, to.eps, to.half, to.interleaved}, LANE);
     T::encode(v, f, s.tables, LANE);
     tile_put<T>(s.cells.tile(f, head, block, cell), v, f, cell % 32, LANE);

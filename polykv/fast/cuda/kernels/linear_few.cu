@@ -7,6 +7,7 @@
 // Activations come through the L1 cache, which weights pass by.
 // Rows of x beyond LINEAR_ROWS are other blocks of the grid, next to those that read the same weights: L2 has them.
 
+#include "follow.cuh"
 #include "linear.cuh"
 #include "warp.cuh"
 #include "weight_type.cuh"
@@ -26,19 +27,28 @@ linear_few(float* y, const unsigned char* data, const signed char* codes, const 
     const int row = blockIdx.x / chunks * LINEAR_WARPS + threadIdx.x / 32, lane = threadIdx.x % 32;
     if (row >= rows) return;
     const int before = chunk * LINEAR_ROWS, here = min(n - before, LINEAR_ROWS);
-    const Activations x = {codes + (long long)before * cols, scales + (long long)before * (cols / 32), cols};
     const int blocks = cols / Weight::VALUES, pieces = blocks * Weight::PIECES;
     const Fields w = Weight::fields(data, (long long)rows * blocks, (long long)row * blocks);
 
     float sums[LINEAR_ROWS] = {};
     int piece = lane;
-    for (; piece + 32 * (LINEAR_AHEAD - 1) < pieces; piece += 32 * LINEAR_AHEAD) {
-        Weight::Raw raw[LINEAR_AHEAD];
+    Weight::Raw raw[LINEAR_AHEAD];
+    auto load = [&] {
+        if (piece + 32 * (LINEAR_AHEAD - 1) >= pieces) return false;
 #pragma unroll
         for (int i = 0; i < LINEAR_AHEAD; ++i) raw[i] = Weight::load(w, (piece + 32 * i) / Weight::PIECES, piece % Weight::PIECES);
+        return true;
+    };
+    // The first weights are on their way before the activations are there.
+    bool more = load();
+    follows(codes, scales);
+    const Activations x = {codes + (long long)before * cols, scales + (long long)before * (cols / 32), cols};
+    while (more) {
 #pragma unroll
         for (int i = 0; i < LINEAR_AHEAD; ++i)
             add_piece<Weight>(sums, raw[i], piece % Weight::PIECES, x, column_of(piece + 32 * i), here);
+        piece += 32 * LINEAR_AHEAD;
+        more = load();
     }
     for (; piece < pieces; piece += 32) {
         const int part = piece % Weight::PIECES;

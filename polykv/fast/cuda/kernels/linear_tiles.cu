@@ -9,6 +9,7 @@
 // A step (32 columns) costs a warp about 40 instructions for 8 rows of x and 16 of W, a quarter of what dp4a takes for as
 // many products: memory stays the limit. For a single row of x the sums of the other columns of c are left out.
 
+#include "follow.cuh"
 #include "mma_s8.cuh"
 #include "tiles_k.cuh"
 #include "weight_type.cuh"
@@ -93,6 +94,7 @@ add_tile(float (&sums)[LINEAR_CHUNKS][4], Tile<Weight>& a, Tile<Weight>& b, cons
 extern "C" __global__ void __launch_bounds__(32 * LINEAR_WARPS, 16 / LINEAR_WARPS)
 linear_tiles(float* y, const unsigned char* data, const uint2* codes, const uint2* scales, int n, int rows, int cols) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, q = lane % 4;
+    follows(codes, scales);
     const int before = 8 * LINEAR_CHUNKS * blockIdx.y, steps = cols / 32, blocks = cols / Weight::VALUES;
     const long long start = (long long)before / 8 * steps;
     const Rows x = {codes + 32 * start + lane, (const uint4*)(scales + 8 * start) + q, steps};

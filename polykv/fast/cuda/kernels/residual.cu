@@ -7,6 +7,7 @@
 // Defines: RESIDUAL_ADD (0 nothing, 1 y, 2 normed y), RESIDUAL_NEXT (0: nothing follows), RESIDUAL_FOURS (fours of values
 // of a thread, so that cols <= 1024 * RESIDUAL_FOURS), QUANTIZE_TILES.
 
+#include "follow.cuh"
 #include "block.cuh"
 #include "quantize.cuh"
 
@@ -51,11 +52,12 @@ residual(float* h, const float* y, const float* post, double post_eps, const flo
          uint2* scales, int n, int cols) {
     const int row = blockIdx.x;
     Row x, w;
+    if (RESIDUAL_NEXT) w.load(weight, cols);
+    follows(h, y);
     if (row < n) {
         h += (long long)row * cols;
         // All that is read is asked for at once.
         x.load(h, cols);
-        if (RESIDUAL_NEXT) w.load(weight, cols);
         if (RESIDUAL_ADD) {
             Row add, of_post;
             add.load(y + (long long)row * cols, cols);
