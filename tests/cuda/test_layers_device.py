@@ -29,7 +29,7 @@ TIERS = (("f16", "f16"), ("q8_0/turbo3", "turbo3"), ("q4_0+r/turbo4", "turbo2/q8
 # Lengths of the sequences of a step, and their rows.
 STEPS = (((300, 1),), ((70, 1), (130, 3), (64, 1)), tuple((200 + i, 1) for i in range(13)))
 # All matrices packed: K quants, of 256 values, multiply as tiles only; head_dim 100 is no multiple of 32.
-WHOLE_K = replace(KQUANT, name="wholek", kinds=(WeightType.Q4_K, WeightType.Q8_0))
+WHOLE_K = replace(KQUANT, name="wholek", n_heads=8, n_kv=8, kinds=(WeightType.Q4_K, WeightType.Q8_0))
 
 
 @pytest.fixture

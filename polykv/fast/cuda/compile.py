@@ -33,7 +33,7 @@ SHARED_LIMIT = 48 * 1024
 
 @dataclass(eq=False)
 class Made:
-    """A compiled kernel. follows: it may start before the one before it has ended."""
+    """A compiled kernel. follows: in a graph it may start before the one before it has ended."""
 
     raw: Any
     follows: bool
@@ -79,7 +79,7 @@ def launch(
     if shared > made.shared:
         made.raw.max_dynamic_shared_size_bytes = made.shared = shared
     values = tuple(map(_argument, arguments))
-    if made.follows:
+    if made.follows and follow.captured():
         follow.start(made.raw.kernel.ptr, grid, block, values, shared)
     else:
         made.raw(grid, block, values, shared_mem=shared)

@@ -41,6 +41,12 @@ def works() -> bool:
     return device().capability >= FIRST
 
 
+def captured() -> bool:
+    """Whether kernels that are started now go into a graph. Elsewhere the host is what a step waits for, and starting
+    them in this way takes it longer."""
+    return bool(cupy().cuda.get_current_stream().is_capturing())
+
+
 @cache
 def _driver() -> Any:
     """cuLaunchKernelEx."""

@@ -11,6 +11,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from polykv.fast.cuda.device import cupy
 from polykv.fast.cuda.few_rows import Ready, run_layers
 from polykv.fast.cuda.step_tables import HostTables, Shape, StepTables, host_tables
 from polykv.fast.cuda.workspace import Workspace
-from polykv.types import F32, Angles, Segments, Slots
+from polykv.types import Angles, Segments, Slots
 
 # Graphs that a stack keeps; the one that was not used for longest goes first.
 KEPT = 32
@@ -29,9 +30,13 @@ class Captured:
     """The arrays of steps with one key, and their graph once there is one."""
 
     tables: StepTables
-    h: F32
+    h: Any
     room: Workspace
     graph: Any = None
+
+
+def _gone() -> None:
+    """Like a reference to an array that is no more."""
 
 
 class Graphs:
@@ -40,12 +45,15 @@ class Graphs:
     def __init__(self, layers: Sequence[Ready], shapes: Sequence[Shape]) -> None:
         self.layers, self.shapes = layers, shapes
         self.counters: Counter[str] = Counter()
+        self._arenas = [a for layer in layers for a in (layer.kv.k, layer.kv.v)]
+        self._data: list[Any] = [_gone] * len(self._arenas)
+        self._version = 0
         self._kept: OrderedDict[Any, Captured] = OrderedDict()
 
-    def run(self, h: F32, angles: Sequence[Angles], segments: Sequence[Segments], slots: Sequence[Slots]) -> None:
+    def run(self, h: Any, angles: Sequence[Angles], segments: Sequence[Segments], slots: Sequence[Slots]) -> None:
         """All layers, h [R, E] in place."""
         host = host_tables(self.shapes, len(h), angles, segments, slots)
-        key = host.rooms, tuple(a.interleaved for a in angles), h.shape[1], tuple(self._arenas())
+        key = host.rooms, tuple(a.interleaved for a in angles), h.shape[1], self._storage()
         found, known = self._kept.get(key), key in self._kept
         if found is None:
             found = self._made(host, h.shape[1], angles, len(slots))
@@ -54,23 +62,30 @@ class Graphs:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(key)
         found.tables.send(host)
-        rows = len(h)
-        found.h[:rows] = h
-        found.h[rows:] = 0
+        rows, stream = len(h), cupy().cuda.get_current_stream()
+        if rows < len(found.h):
+            found.h[rows:] = 0
+        # Copies of memory: as operations on arrays they would take the host four times as long.
+        found.h.data.copy_from_device_async(h.data, h.nbytes, stream)
         if known and found.graph is None:
             found.graph = self._capture(found)
         if found.graph is None:
             run_layers(found.h, self.layers, found.tables, found.room)
             self.counters["eager"] += 1
         else:
-            found.graph.launch(cupy().cuda.get_current_stream())
+            found.graph.launch(stream)
             self.counters["replayed"] += 1
-        h[...] = found.h[:rows]
+        h.data.copy_from_device_async(found.h.data, h.nbytes, stream)
 
-    def _arenas(self) -> list[tuple[int, ...]]:
-        """Where K and V lie: arrays are replaced when a pool grows."""
-        arrays = [a.fields["data"] for layer in self.layers for a in (layer.kv.k, layer.kv.v)]
-        return [(a.data.ptr, a.shape[0]) for a in arrays]  # type: ignore[attr-defined]
+    def _storage(self) -> int:
+        """A number that is another one whenever K or V of a layer lie elsewhere: arrays are replaced when a pool
+        grows."""
+        for i, arena in enumerate(self._arenas):
+            data = arena.fields["data"]
+            if data is not self._data[i]():
+                self._data[i] = ref(data)
+                self._version += 1
+        return self._version
 
     def _made(self, host: HostTables, width: int, angles: Sequence[Angles], groups: int) -> Captured:
         room = Workspace()

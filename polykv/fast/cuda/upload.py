@@ -42,5 +42,5 @@ class Upload:
         for start, a in zip(self._starts, arrays, strict=False):
             self._host[start : start + a.size] = np.ascontiguousarray(a).view(np.int32).reshape(-1)
         stream = cupy().cuda.get_current_stream()
-        self._device.set(self._host, stream=stream)
+        self._device.data.copy_from_host_async(self._pinned.ptr, self._host.nbytes, stream)
         self._sent.record(stream)
