@@ -75,6 +75,9 @@ def run(args: list[str]) -> int:
         hint = f" (see {e.ctx.command_path} --help)" if isinstance(e, click.UsageError) and e.ctx else ""
         streams.error(f"{e.format_message()}{hint}")
         return 2
+    except MemoryError as e:
+        streams.error(f"not enough memory: {str(e) or 'the system gives no more'}")
+        return 2
     except (KeyboardInterrupt, click.Abort):
         streams.say("\npolykv: interrupted")
         return 130

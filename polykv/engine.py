@@ -23,11 +23,11 @@ from polykv.engine_request import Finish, Generation, Request
 from polykv.engine_schedule import Schedule, sequence_of, shorten
 from polykv.engine_shift import check_shift
 from polykv.engine_stream import Stream
+from polykv.engine_text import AnswerText
 from polykv.errors import CapacityError, ConfigError, PromptError
 from polykv.model.runner import Logits, Runner
 from polykv.ops import Ops
 from polykv.sampling import choose
-from polykv.text.stream import TextStream
 from polykv.text.tokenizer import Tokenizer
 from polykv.types import F32
 
@@ -92,7 +92,7 @@ class Engine:
                 raise PromptError("the prompt does not continue the tokens of the given sequence")
         wanted = self.context if request.max_tokens is None else len(request.prompt) + request.max_tokens
         request.limit = min(wanted, self.context)
-        request.text = TextStream(self.tokenizer, request.stop, skip_special=True)
+        request.text = AnswerText(self.tokenizer, request.stop)
         self._schedule.waiting.append(request)
         return request
 
@@ -262,18 +262,29 @@ class Engine:
         self._settle(request)
 
     def _settle(self, request: Request) -> None:
-        """Take note of tokens that were chosen: their text, and whether they end the generation."""
-        assert request.text is not None
-        while request.told < request.n_generated and not request.done:
-            token = request.ids[len(request.prompt) + request.told]
-            if token in self.tokenizer.eog and not request.ignore_eog:
-                self._schedule.end(request, Finish.EOG)
+        """Take note of tokens that were chosen: their text, and whether they end the generation. May be interrupted and
+        called again."""
+        text = request.text
+        assert text is not None
+        while not request.done:
+            why = self._over(request, text)
+            if why is not None:
+                self._schedule.end(request, why)
+            elif text.n < request.n_generated:
+                text.put(request.ids[len(request.prompt) + text.n])
+            else:
                 return
-            request.emit([request.text.push(token)])
-            request.told += 1
-            if request.text.stopped:
-                self._schedule.end(request, Finish.STOP)
-            elif request.max_tokens is not None and request.n_generated >= request.max_tokens:
-                self._schedule.end(request, Finish.LENGTH)
-            elif request.n_cells >= request.limit and request.shift is None:
-                self._schedule.end(request, Finish.CONTEXT)
+
+    def _over(self, request: Request, text: AnswerText) -> Finish | None:
+        """Why the generation ends with the tokens that its text has, or before the next one; None: it does not."""
+        if text.n:
+            if text.stopped:
+                return Finish.STOP
+            if request.max_tokens is not None and text.n >= request.max_tokens:
+                return Finish.LENGTH
+            if request.n_cells >= request.limit and request.shift is None and text.n == request.n_generated:
+                return Finish.CONTEXT
+        if text.n < request.n_generated and not request.ignore_eog:
+            token = request.ids[len(request.prompt) + text.n]
+            return Finish.EOG if token in self.tokenizer.eog else None
+        return None

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -11,9 +10,9 @@ import numpy as np
 
 from polykv.cache.sequence import Sequence
 from polykv.engine_shift import NO_END, NOT_OWN, Past, check_shift
+from polykv.engine_text import AnswerText
 from polykv.errors import ConfigError, PromptError
 from polykv.sampling import SamplingParams
-from polykv.text.stream import TextStream
 
 # Enough for any real use; a longer list is a mistake or an attack (every token is compared with every string).
 MAX_STOP_STRINGS = 64
@@ -122,16 +121,14 @@ class Request:
     steps: int = field(init=False, default=0)
     read: int = field(init=False, default=0)  # tokens in the cache after the last step of the prefill
     reported: int = field(init=False, default=0)  # of those, the ones that on_prefill was told
-    told: int = field(init=False, default=0)  # chosen tokens whose text was emitted
     prefill_s: float = field(init=False, default=0.0)
     decode_s: float = field(init=False, default=0.0)
+    ending: Finish | None = field(init=False, default=None)  # its end has begun
     finish: Finish | None = field(init=False, default=None)
     error: Exception | None = field(init=False, default=None)  # why it could not go on
     cancelled: bool = field(init=False, default=False)
     owned: bool = field(init=False)  # whether the engine frees the sequence
-    text: TextStream | None = field(init=False, default=None)
-    pieces: deque[str] = field(init=False, default_factory=deque)  # text not yet handed out by `take`
-    _text: list[str] = field(init=False, default_factory=list)
+    text: AnswerText | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -183,18 +180,9 @@ class Request:
         """End the generation before its next step; what was generated so far stays available."""
         self.cancelled = True
 
-    def emit(self, pieces: Iterable[str]) -> None:
-        """Append text (used by the engine)."""
-        for piece in pieces:
-            if piece:
-                self.pieces.append(piece)
-                self._text.append(piece)
-
     def take(self) -> str:
         """Text produced since the last call."""
-        text = "".join(self.pieces)
-        self.pieces.clear()
-        return text
+        return "" if self.text is None else self.text.take()
 
     def result(self) -> Generation:
         """The generation; only after `done`."""
@@ -210,4 +198,4 @@ class Request:
             self.past.shifts,
             self.past.dropped,
         )
-        return Generation("".join(self._text), self.generated, stats, self.finish)
+        return Generation("" if self.text is None else self.text.whole, self.generated, stats, self.finish)

@@ -34,7 +34,7 @@ class Schedule:
 
     def all(self) -> list[Request]:
         """Requests that wait or run."""
-        return [*self.waiting, *self.running]
+        return [r for r in (*self.waiting, *self.running) if not r.done]
 
     def admit(self) -> None:
         """Let waiting requests run, in order of arrival, as long as they fit."""
@@ -57,7 +57,10 @@ class Schedule:
             self.waiting.popleft()
 
     def interrupted(self) -> list[Request]:
-        """The running requests, after the last step may have broken off anywhere."""
+        """The running requests, after the last step may have broken off anywhere: what it was ending has ended."""
+        for r in (*self.waiting, *self.running):
+            if r.ending is not None:
+                self.end(r, r.ending)
         running = list(self.running)
         for r in running:
             if r in self.waiting:
@@ -81,17 +84,20 @@ class Schedule:
         return batch
 
     def end(self, request: Request, why: Finish) -> None:
-        """Take a request out. May be interrupted and called again: the reason is written last."""
-        if request.text is not None and why is not Finish.STOP:
-            request.emit([request.text.finish()])
+        """Take a request out. Interrupted anywhere, it may be called again, and the next step does: the first reason
+        holds."""
+        request.ending = request.ending or why
+        if request.text is not None and request.ending is not Finish.STOP:
+            request.text.finish()
         if request.owned:
             self._release(request)
+        # Blocks are given back before it is done, and it is done before it is forgotten: nobody waits for it in vain.
+        request.finish = request.ending
         if request in self.waiting:
             self.waiting.remove(request)
         if request in self.running:
-            self.running.remove(request)
             self._crowded = False
-        request.finish = why
+            self.running.remove(request)
 
     # -- room ----------------------------------------------------------------------------------------------------
     def _has_room(self, request: Request) -> bool:
@@ -108,9 +114,11 @@ class Schedule:
             return True
         if len(self.running) < 2:
             return False
-        request = self.running.pop()
-        self._release(request)
+        request = self.running[-1]
+        # Interrupted, it is in the queue already, or still runs.
         self.waiting.appendleft(request)
+        self.running.pop()
+        self._release(request)
         self._crowded = True
         self._counters.preempted += 1
         return True

@@ -61,9 +61,11 @@ def check_shift(keep: object, context: int | None = None) -> None:
     if not whole or int(keep) < 0:  # type: ignore[call-overload]
         raise ConfigError(f"shift is {keep!r}; it must be a whole number >= 0, the tokens to keep from the beginning")
     # Of the others, one is dropped and one is the token to be read next.
+    if context is not None and context < 2:
+        raise ConfigError("shift: a context of 1 token (--ctx) has no room for one; 2 would do")
     if context is not None and int(keep) > context - 2:  # type: ignore[call-overload]
         raise ConfigError(
-            f"shift is {keep}: a context of {context:,} tokens (--ctx) can keep at most {max(0, context - 2):,} from "
+            f"shift is {keep}: a context of {context:,} tokens (--ctx) can keep at most {context - 2:,} from "
             "its beginning, for two must be free to go on"
         )
 

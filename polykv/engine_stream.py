@@ -24,13 +24,19 @@ class Stream(Iterator[str]):
         self._engine, self._request, self._ready = engine, request, True
 
     def __next__(self) -> str:
+        text = ""
         try:
-            while not self._engine.tell([self._request]) and not self._request.pieces:
-                self._engine.step()
+            while not text:
+                # Asked first: the text that it ended with is there then.
+                done = self._engine.tell([self._request])
+                text = self._request.take()
+                if done:
+                    break
+                if not text:
+                    self._engine.step()
         except BaseException:
             self.close()
             raise
-        text = self._request.take()
         if not text:
             raise StopIteration
         return text

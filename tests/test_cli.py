@@ -163,6 +163,17 @@ def test_interrupt(
     assert "interrupted" in err
 
 
+@pytest.mark.parametrize("said", ["the system has no 5 bytes left", ""])
+def test_no_memory(said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def scarce(*_: object, **__: object) -> None:
+        raise MemoryError(said)
+
+    monkeypatch.setattr("polykv.doctor.examine", scarce)
+    got, out, err = run(capsys, "doctor")
+    assert (got, out) == (2, "")
+    assert err == f"polykv: error: not enough memory: {said or 'the system gives no more'}\n"
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
 @pytest.mark.parametrize("where", ["polykv.doctor.examine", "polykv.commands.streams.say", "sys.exit", "gc"])
 def test_an_impatient_interrupt(where: str) -> None:

@@ -7,8 +7,13 @@ from functools import partial
 
 import pytest
 from interrupts import interrupt_at
+from test_engine import tiny_engine, used
 from tiny_llm import DOCUMENT, QUESTIONS, tiny_llm
+from tiny_models import random_ids
 
+from polykv.engine import Engine
+from polykv.engine_options import make_request
+from polykv.engine_request import Generation, Request
 from polykv.errors import ConfigError
 
 FILES = ("/polykv/engine", "/polykv/cache/", "/polykv/agent", "/polykv/shared_pool", "/polykv/model/runner")
@@ -74,6 +79,59 @@ def test_a_stream_goes_on_after_another_request_was_interrupted_between_model_an
     monkeypatch.setattr(llm.engine, "_accept", accept)
     assert text + "".join(stream) == want.text
     assert stream.generation.tokens == want.tokens
+
+
+def waiting(engine: Engine, **options) -> list[Request]:
+    """Three requests in the queue; options are those of the first."""
+    sizes = ((60, 20), (60, 30), (50, 25))
+    hot = {"ignore_eog": True, "temperature": 2.0}
+    made = [
+        make_request(random_ids(n, seed=i), max_tokens=m, **hot | (options if i == 0 else {}))
+        for i, (n, m) in enumerate(sizes)
+    ]
+    return [engine.submit(r) for r in made]
+
+
+def stepped(engine: Engine, requests: list[Request]) -> list[Generation]:
+    """What they get, when the parties go on stepping until theirs is done."""
+    for _ in range(500):
+        if all(r.done for r in requests):
+            return [r.result() for r in requests]
+        engine.step()
+    pytest.fail("somebody waits for ever")
+
+
+@pytest.mark.parametrize("event", ["length", "stop", "eog", "put back"])
+def test_ctrl_c_of_one_party_changes_nothing_for_the_others(event: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polykv.engine_schedule.fits", lambda *_: True)
+    # Room for two, so that one is put back when they grow.
+    room = 192 if event == "put back" else 1024
+    plain = tiny_engine(context=100, max_tokens=room)
+    first = stepped(plain, waiting(plain))[0]
+    options = {"stop": {"stop": first.text[-4:-2]}, "eog": {"ignore_eog": False}}.get(event, {})
+
+    def start() -> tuple[Engine, list[Request]]:
+        engine = tiny_engine(context=100, max_tokens=room)
+        engine.tokenizer.eog = frozenset(first.tokens[15:])
+        return engine, waiting(engine, **options)
+
+    engine, requests = start()
+    while not (engine.counters.preempted if event == "put back" else requests[0].done):
+        engine.step()
+    steps = engine.runner.counters.steps - (event != "put back")
+    want = [(g.tokens, g.text, g.finish_reason) for g in stepped(engine, requests)]
+    assert event == "put back" or want[0][2].value == event
+    n, hit = 0, True
+    while hit:
+        engine, requests = start()
+        for _ in range(steps):
+            engine.step()
+        hit = interrupt_at(n, engine.step, ("/polykv/engine", "/polykv/text/stream"))
+        found = [(g.tokens, g.text, g.finish_reason) for g in stepped(engine, requests)]
+        assert found == want and [r.take() for r in requests] == [text for _, text, _ in want], n
+        assert used(engine) == 0 and not engine.busy
+        n += 11
+    assert n > 150
 
 
 def test_a_callback_that_raises_ends_its_own_request_only() -> None:

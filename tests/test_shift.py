@@ -327,6 +327,7 @@ def test_the_command_says_what_was_dropped(capsys: pytest.CaptureFixture[str]) -
         (("generate", "hello", "--raw", "--shift", "100", "--ctx", "100"), "at most 98"),
         (("generate", "hello", "--raw", "--shift", "99", "--ctx", "100"), "at most 98"),
         (("generate", "hello", "--raw", "--shift", "5000"), "at most 4,094"),
+        (("generate", "hello", "--raw", "--shift", "0", "--ctx", "1"), "a context of 1 token (--ctx) has no room"),
         (("chat", "--shift", "4"), "No such option"),
         (("ask", "--shift", "4"), "No such option"),
     ],

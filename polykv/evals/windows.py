@@ -17,6 +17,9 @@ from polykv.text.tokenizer import Tokenizer
 
 # Fewer scored positions than that carry no statistics.
 MIN_POSITIONS = 100
+# Fewer windows of a text than that are refused, whatever is read of them: a text that just fills one is one that was
+# cut, and the tool whose figures these are laid beside refuses it, too.
+MIN_WINDOWS = 2
 
 
 @dataclass(frozen=True)
@@ -39,9 +42,16 @@ class Window:
 def text_windows(tokenizer: Tokenizer, text: str, size: int, limit: int | None = None) -> list[Window]:
     """The windows of `size` tokens that fit into a text, at most `limit`.
 
-    Raises ConfigError when there would be fewer than MIN_POSITIONS positions to score.
+    Raises ConfigError for a text of fewer than MIN_WINDOWS windows, and when there would be fewer than MIN_POSITIONS
+    positions to score.
     """
-    found = cut(tokenizer.encode(text, add_bos=None), size, tokenizer.bos if tokenizer.add_bos else None, limit)
+    ids = tokenizer.encode(text, add_bos=None)
+    if len(ids) < MIN_WINDOWS * size:
+        raise ConfigError(
+            f"the text has {counted(len(ids), 'token')}, windows of {size:,} need {MIN_WINDOWS * size:,} or more: take "
+            "a longer text or smaller windows (--ctx)"
+        )
+    found = cut(ids, size, tokenizer.bos if tokenizer.add_bos else None, limit)
     positions = sum(w.scored for w in found)
     if positions < MIN_POSITIONS:
         where = f"{counted(len(found), 'window')} of {size:,} tokens"

@@ -183,7 +183,8 @@ def test_logits(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         (("kld", "--codebook", "{short}", "--kv", "f16"), "none of the types"),
         (("logits", "--prompts", "/no/such/file"), "cannot be read"),
         (("logits", "--length", "100", "--n", "2", "--corpus", "{short}"), "too short"),
-        (("ppl", "--corpus", "{short}"), "fewer than 100"),
+        (("ppl", "--corpus", "{short}"), "windows of 64 need 128 or more"),
+        (("ppl", "--windows", "1"), "fewer than 100"),
     ],
 )
 def test_refusals(capsys: pytest.CaptureFixture[str], tmp_path: Path, args: tuple[str, ...], message: str) -> None:

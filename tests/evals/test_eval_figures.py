@@ -48,6 +48,15 @@ def test_too_few_positions_are_refused() -> None:
         text_windows(tokenizer, TEXT, 16, 2)
 
 
+def test_a_text_that_just_fills_a_window_is_refused() -> None:
+    tokenizer = Tokenizer.from_gguf(open_setting(str(tiny_path("llama")), ctx=16).model.gguf.metadata)
+    n = len(tokenizer.encode(TEXT, add_bos=None))
+    for limit in (1, None):
+        with pytest.raises(ConfigError, match=f"{n:,} tokens, windows of {n // 2 + 1:,} need {2 * (n // 2 + 1):,}"):
+            text_windows(tokenizer, TEXT, n // 2 + 1, limit)
+    assert len(text_windows(tokenizer, TEXT, n // 2, 1)) == 1
+
+
 def _logs(n: int, vocab: int, seed: int, spread: float = 2.0) -> np.ndarray:
     return log_softmax((spread * np.random.default_rng(seed).standard_normal((n, vocab))).astype(np.float32))
 
