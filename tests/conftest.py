@@ -11,8 +11,8 @@ from pathlib import Path
 import platformdirs
 import pytest
 
-# Two processes share the tests, and the threads of NumPy's BLAS wait for each other by spinning: with more of them than
-# cores a product of matrices takes ten times as long. It reads this when NumPy is first imported, so before any test is.
+# Two processes share the tests, and threads of NumPy's BLAS wait for each other by spinning: with more of them than
+# cores a product of matrices takes ten times as long. It reads this when NumPy is first imported: by a test file.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -23,7 +23,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Collected tests are half a million objects that stay: neither their making nor a `gc.collect` of a test is to look
+    """Collected tests are half a million objects that stay: neither their making nor a test's `gc.collect` is to look
     at them again and again."""
     gc.disable()
     try:
