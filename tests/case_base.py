@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -125,11 +126,22 @@ def vectors(name: str, codec: Codec, kind: str, *shape: int) -> F32:
 
 def stored(name: str, codec: Codec, *shape: int) -> U8:
     """Exchange bytes of random vectors [..., D], some of them zero: the same codes for every backend."""
-    return ref.encode(codec, vectors(name, codec, "zeros", *shape))
+    return _stored(name, codec, shape).copy()
 
 
 def packed(name: str, codec: Codec, *shape: int) -> U8:
     """The same vectors as packed bytes."""
+    return _packed(name, codec, shape).copy()
+
+
+# Every backend of a case asks for the same codes, and a trellis is a dear search.
+@lru_cache(maxsize=32)
+def _stored(name: str, codec: Codec, shape: tuple[int, ...]) -> U8:
+    return ref.encode(codec, vectors(name, codec, "zeros", *shape))
+
+
+@lru_cache(maxsize=32)
+def _packed(name: str, codec: Codec, shape: tuple[int, ...]) -> U8:
     return codecs.encode_groups(codec, vectors(name, codec, "zeros", *shape), codec.group(shape[-1]))
 
 

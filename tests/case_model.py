@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from case_attention import Plan, Seq, layer
@@ -80,6 +81,12 @@ def cases() -> Iterator[Case]:
 
 
 def attention_weights(shape: Shape) -> AttentionWeights:
+    """Weights of an object of their own, of arrays that are made once."""
+    return replace(_attention_weights(shape))
+
+
+@lru_cache(maxsize=8)
+def _attention_weights(shape: Shape) -> AttentionWeights:
     rng = seeded(shape.name)
     a, b = shape.kinds
     width, narrow = shape.n_heads * shape.head_dim, shape.n_kv * shape.head_dim
@@ -117,6 +124,12 @@ def equalizer(rng: np.random.Generator, shape: Shape) -> Equalizer:
 
 
 def mlp_weights(shape: Shape) -> MlpWeights:
+    """The same for the MLP."""
+    return replace(_mlp_weights(shape))
+
+
+@lru_cache(maxsize=8)
+def _mlp_weights(shape: Shape) -> MlpWeights:
     rng = seeded(shape.name + "mlp")
     a, b = shape.kinds
     return MlpWeights(

@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import platformdirs
 import pytest
 
+# Two processes share the tests, and threads of NumPy's BLAS wait for each other by spinning: with more of them than
+# cores a product of matrices takes ten times as long. It reads this when NumPy is first imported: by a test file.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 GOLDEN = Path(__file__).parent / "golden"
 
 # A shell that starts a job in the background leaves it with Ctrl-C ignored, and its children too; tests interrupt both.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collected tests are half a million objects that stay: neither their making nor a test's `gc.collect` is to look
+    at them again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def _model(name: str) -> Path:

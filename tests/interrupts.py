@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import sys
 from collections.abc import Callable
+from functools import cache
 from types import FrameType
 from typing import Any
 
@@ -16,12 +17,10 @@ def interrupt_at(n: int, action: Callable[[], Any], files: tuple[str, ...]) -> b
 
     def trace(frame: FrameType, event: str, arg: object) -> Any:
         nonlocal left
-        if not any(part in frame.f_code.co_filename for part in files):
+        blocks = _blocks(frame.f_code.co_filename, files)
+        if blocks is None:
             return None
-        # The end of a block is reported as its `with` line again, but the interpreter looks for signals after calls
-        # only, and there the lock has been given back.
-        code = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
-        if event == "line" and not code.lstrip().startswith("with "):
+        if event == "line" and frame.f_lineno not in blocks:
             left -= 1
             if left < 0:
                 sys.settrace(None)
@@ -37,3 +36,15 @@ def interrupt_at(n: int, action: Callable[[], Any], files: tuple[str, ...]) -> b
     finally:
         sys.settrace(before)
     return False
+
+
+@cache
+def _blocks(filename: str, files: tuple[str, ...]) -> frozenset[int] | None:
+    """Numbers of the `with` lines of a file; None when it is none of `files`.
+
+    The end of a block is reported as its `with` line again, but the interpreter looks for signals after calls only, and
+    there the lock has been given back.
+    """
+    if not any(part in filename for part in files):
+        return None
+    return frozenset(i for i, line in enumerate(linecache.getlines(filename), 1) if line.lstrip().startswith("with "))

@@ -27,7 +27,7 @@ from polykv.types import F32, U8, Codec
 
 States = npt.NDArray[np.int64]
 # Vectors that are searched at a time; keeps the costs of all their states in cache.
-SLAB = 64
+SLAB = 128
 
 
 def encode(codec: Codec, x: F32, group: int, costs: Any = np.float32) -> U8:
@@ -60,23 +60,35 @@ def viterbi(x: Floats, codebook: F32, bits: int) -> States:
     """
     n, steps = x.shape
     symbols, low = 1 << bits, len(codebook) >> bits
-    values = codebook.astype(x.dtype).reshape(symbols, low)
-    cost = np.zeros((n, low, symbols), x.dtype)
-    choice = np.empty((steps, n, low), np.uint8)
+    values, each = codebook.astype(x.dtype), np.arange(n)
+    cost = np.zeros((len(codebook), n), x.dtype)
+    # What the cheapest way to what a state keeps of its predecessor costs: by step, kept bits, vector.
+    best = np.empty((steps, low, n), x.dtype)
     for t in range(steps):
         # Old states as (what a new state keeps of them, what falls out); new states as (symbol, what they kept).
-        choice[t] = cost.argmin(axis=2)
-        best = np.take_along_axis(cost, choice[t][..., None], axis=2)[..., 0]
-        error = x[:, t, None, None] - values
-        cost = (best[:, None, :] + error * error).reshape(n, low, symbols)
+        best[t] = _least(cost.reshape(low, symbols, n))
+        np.subtract(x[:, t], values[:, None], out=cost)
+        np.multiply(cost, cost, out=cost)
+        cost.reshape(symbols, low, n)[...] += best[t]
     order = final_order(len(codebook))
-    s = order[cost.reshape(n, -1)[:, order].argmin(axis=1)]
+    s = order[cost[order].argmin(axis=0)]
     states = np.empty((n, steps), np.int64)
-    for t in range(steps - 1, -1, -1):
+    for t in range(steps - 1, 0, -1):
         states[:, t] = s
-        kept = s & (low - 1)
-        s = kept << bits | choice[t, np.arange(n), kept]
+        # The predecessors, and their costs as they were added up on the way: cheaper than keeping every choice.
+        old = (s & (low - 1))[:, None] << bits | np.arange(symbols)
+        error = x[:, t - 1, None] - values[old]
+        s = old[each, (error * error + best[t - 1, old & (low - 1), each[:, None]]).argmin(axis=1)]
+    states[:, 0] = s
     return states
+
+
+def _least(cost: Floats) -> Floats:
+    """The minimum over axis 1, whose length is a power of two: by halves, which is faster than NumPy's `min` there."""
+    while cost.shape[1] > 1:
+        half = cost.shape[1] // 2
+        cost = np.minimum(cost[:, :half], cost[:, half:])
+    return cost[:, 0]
 
 
 def final_order(n_states: int) -> States:
