@@ -29,14 +29,16 @@ using std::max;
 #define __global__
 #define __shared__ static
 #define __launch_bounds__(...)
+#define __align__(n)
 struct Place { unsigned x, y, z; };
 static Place threadIdx, blockIdx, blockDim, gridDim;
 struct Meeting { int members = 0, arrived = 0; long round = 0; };
 struct Thread { ucontext_t context; unsigned id; bool done; std::vector<char> stack; };
 static std::vector<Thread> threads;
+alignas(16) static float room[1 << 16];
 static ucontext_t home;
 static Thread* running;
-static Meeting whole, warps[32];
+static Meeting whole, warps[32], named[16];
 static void (*body)();
 
 static void release(Meeting& m) {
@@ -51,6 +53,11 @@ static void meet(Meeting& m) {
         swapcontext(&me->context, &home);
     }
 }
+// A barrier of some threads of a block.
+static void meet(Meeting& m, int members) {
+    m.members = members;
+    meet(m);
+}
 static void start() {
     body();
     running->done = true;
@@ -62,6 +69,8 @@ static void run_block() {
     whole = Meeting();
     whole.members = n;
     for (Meeting& m : warps) m = Meeting();
+    for (Meeting& m : named) m = Meeting();
+    memset(room, 0xFF, sizeof room);
     threads.resize(n);
     for (unsigned i = 0; i < n; ++i) {
         Thread& t = threads[i];
@@ -109,9 +118,14 @@ template <typename T> static T __shfl_up_sync(unsigned, T v, int distance) {
     const int lane = threadIdx.x % 32;
     return taken<T>(given(v), lane >= distance ? lane - distance : lane);
 }
+static int __any_sync(unsigned, int v) {
+    const auto all = given(v);
+    int some = 0;
+    for (int lane = 0; lane < 32; ++lane) some |= taken<int>(all, lane);
+    return some != 0;
+}
 template <typename T> static T atomicAdd(T* at, T v) { const T old = *at; *at += v; return old; }
 template <typename T> static T __ldg(const T* at) { return *at; }
-static float room[1 << 16];
 """
 
 MMA = """
@@ -139,6 +153,49 @@ static void mma_s8_16(int (&c)[4], unsigned a0, unsigned a1, unsigned b) {
     mma_s8(c, a, &b, 1);
 }
 """
+MMA_F16 = """
+#include "half.cuh"
+typedef unsigned int u32;
+typedef unsigned short u16;
+typedef unsigned char u8;
+#define BELOW_ALL (-INFINITY)
+static void mma_f16(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    struct Given { u32 w[6]; } mine = {{a0, a1, a2, a3, b0, b1}};
+    const auto all = given(mine);
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    for (int i = 0; i < 4; ++i) {
+        double sum = d[i];
+        for (int k = 0; k < 16; ++k) {
+            const u32 left = taken<Given>(all, 4 * g + k % 8 / 2).w[(i >> 1) + k / 8 * 2];
+            const u32 right = taken<Given>(all, 4 * (2 * t + (i & 1)) + k % 8 / 2).w[4 + k / 8];
+            sum += (double)f16_to_f32(left >> k % 2 * 16) * f16_to_f32(right >> k % 2 * 16);
+        }
+        d[i] = sum;
+    }
+}
+static float power2(float x) { return exp2f(x); }
+static u32 shared_address(const void* p) { return (u32)((const char*)p - (const char*)room); }
+static uint4 shared16(u32 at) { uint4 v; memcpy(&v, (const char*)room + at, 16); return v; }
+// Copies arrive when a thread waits for them, and not before.
+struct Copy { u32 to; const void* from; };
+static std::vector<std::vector<Copy>> sent[1024];
+static std::vector<Copy> begun[1024];
+static void copy16(u32 to, const void* from) {
+    if (to % 16 || (uintptr_t)from % 16) __builtin_trap();
+    begun[threadIdx.x].push_back({to, from});
+}
+static void copies_sent() {
+    sent[threadIdx.x].push_back(begun[threadIdx.x]);
+    begun[threadIdx.x].clear();
+}
+template <int N> static void copies_but() {
+    auto& groups = sent[threadIdx.x];
+    for (; groups.size() > N; groups.erase(groups.begin()))
+        for (const Copy& c : groups[0]) memcpy((char*)room + c.to, c.from, 16);
+}
+static void meet(int id, int members) { meet(named[id], members); }
+static int thread_again() { return threadIdx.x; }
+"""
 MAX_NAN = "inline float max_nan(float a, float b) { return a != a || a > b ? a : b; }"
 HALF_PAIR = """
 inline unsigned f32_to_f16x2(float a, float b) { return f32_to_f16(a) | (unsigned)f32_to_f16(b) << 16; }
@@ -147,6 +204,7 @@ INSTEAD = {
     "half.cuh": host.HALF + HALF_PAIR,
     "memory.cuh": host.MEMORY,
     "mma_s8.cuh": MMA,
+    "mma.cuh": MMA_F16,
     "max_nan.cuh": MAX_NAN,
 }
 

@@ -1,9 +1,8 @@
-"""Attention over segments, reading codes (twin of `polykv.ref.attention`): a few rows of a step.
+"""Attention over segments, reading codes (twin of `polykv.ref.attention`).
 
 1. queries into the space of the keys (a rotated type's), once
-2. `attend`, items of a plan times K/V heads: partial results
-3. `attend_merge`: those of a query joined
-4. results out of the space of the values, once
+2. a few rows: `attend_run`, which multiplies codes; many: `prefill_run`, which lifts codes to halves first
+3. results out of the space of the values, once
 """
 
 from __future__ import annotations
@@ -14,14 +13,17 @@ from typing import Any
 import numpy as np
 
 from polykv.errors import UnsupportedError
+from polykv.fast.cuda import attend_config, attend_run, prefill_config, prefill_run
 from polykv.fast.cuda.arrays import asarray, check, output
-from polykv.fast.cuda.attend_config import config
 from polykv.fast.cuda.attend_plan import sets_of
-from polykv.fast.cuda.attend_run import run, step_of
 from polykv.fast.cuda.device import cupy, device
 from polykv.fast.cuda.fwht import fwht
 from polykv.fast.cuda.layout import codec_limit, kind_of
 from polykv.types import F32, Codec, LayerKV, Segments
+
+# Queries of a segment that share a K/V head, from which on attention of many rows is the faster one: `attend` reads
+# codes again for every eight, `prefill` writes them as halves once, and fills a block with 128.
+MANY = 128
 
 
 def attend(
@@ -49,14 +51,27 @@ def attend(
         reason = codec_limit(arena.codec, head_dim, arena.block_size)
         if reason is not None:
             raise UnsupportedError(reason)
-    sets = sets_of(segments, heads // k.n_kv)
+    how: dict[str, Any] = {"scale": scale, "window": window, "softcap": softcap}
     capped, limit = softcap > 0, device().shared
-    made = config(kind_of(k.codec), kind_of(v.codec), head_dim, sets, softcap=capped, limit=limit)
-    dims = made.width * made.slices
-    step = step_of(segments, made, heads, k.n_kv, window)
-    y, lse = run(step, made, _into(q, k.codec, dims), k, v, scale=scale, window=window, softcap=softcap)
-    result[...] = _out_of(y, v.codec, head_dim)
+    if _many(segments, heads // k.n_kv) and prefill_run.runs(k, v):
+        made = prefill_config.config(head_dim, softcap=capped, limit=limit)
+        step = prefill_run.step_of(segments, made, k, v, heads, window)
+        final = result if made.dims == head_dim and not v.codec.rotated else None
+        y, lse = prefill_run.run(step, made, _into(q, k.codec, made.dims), k, v, **how, out=final)
+    else:
+        sets = sets_of(segments, heads // k.n_kv)
+        few = attend_config.config(kind_of(k.codec), kind_of(v.codec), head_dim, sets, softcap=capped, limit=limit)
+        plan = attend_run.step_of(segments, few, heads, k.n_kv, window)
+        y, lse = attend_run.run(plan, few, _into(q, k.codec, few.width * few.slices), k, v, **how)
+    if y is not result:
+        _out_of(y, v.codec, result)
     return result, lse
+
+
+def _many(segments: Segments, group: int) -> bool:
+    """Whether a segment has queries enough; a row with all of its heads has to fit a block of any device."""
+    rows = np.diff(segments.row_ptr)
+    return bool(rows.size) and int(rows.max()) * group >= MANY and group <= 32
 
 
 @cache
@@ -82,10 +97,15 @@ def _into(q: Any, codec: Codec, dims: int) -> Any:
     return wide
 
 
-def _out_of(y: Any, codec: Codec, head_dim: int) -> Any:
-    """y [R, H, dims] out of the space of the values, [R, H, D]."""
-    if codec.rotated:
-        y = cupy().ascontiguousarray(y[:, :, : codec.stored_dim(head_dim)])
-        signs = _signs(codec, codec.turn(head_dim), cupy().cuda.runtime.getDevice())
-        y = fwht(y, *signs, inverse=True)
-    return y[:, :, :head_dim]
+def _out_of(y: Any, codec: Codec, result: Any) -> None:
+    """y [R, H, dims] out of the space of the values, to result [R, H, D]."""
+    head_dim = result.shape[2]
+    if not codec.rotated:
+        result[...] = y[:, :, :head_dim]
+        return
+    y = cupy().ascontiguousarray(y[:, :, : codec.stored_dim(head_dim)])
+    signs = _signs(codec, codec.turn(head_dim), cupy().cuda.runtime.getDevice())
+    if y.shape == result.shape:
+        fwht(y, *signs, inverse=True, out=result)
+    else:
+        result[...] = fwht(y, *signs, inverse=True)[:, :, :head_dim]
