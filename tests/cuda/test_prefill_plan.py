@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prefill_cases import EMPTY
 
+from polykv.fast.cuda.attend import _many
 from polykv.fast.cuda.prefill_config import config
 from polykv.fast.cuda.prefill_plan import (
     BEGIN,
@@ -125,6 +126,14 @@ def test_a_long_prompt_is_one_item_a_tile_and_a_short_one_fills_the_device() -> 
     short, _, _ = Batch((Seq(32768, 64),)).build("short")
     made = plan(short, 0, place=32, block_size=BLOCK, room=1 << 30, slots=33)
     assert 33 <= len(made.items) <= 2 * 33 + 2 and made.parts == len(made.items)
+
+
+def test_many_rows_are_told_by_the_queries_of_a_segment() -> None:
+    segments, _, _ = Batch((Seq(100, 31), Seq(64, 1)), shared=64).build("rows")
+    assert _many(segments, 4) and not _many(segments, 3)
+    # All heads of a row have to fit a block.
+    assert not _many(segments, 64)
+    assert not _many(Segments.of([], np.zeros(0, np.int32)), 4)
 
 
 @pytest.mark.parametrize("size", [1, 3, 64])

@@ -21,8 +21,9 @@ from polykv.fast.cuda.fwht import fwht
 from polykv.fast.cuda.layout import codec_limit, kind_of
 from polykv.types import F32, Codec, LayerKV, Segments
 
-# Queries of a segment that share a K/V head, from which on attention of many rows is the faster one: `attend` reads
-# codes again for every eight, `prefill` writes them as halves once, and fills a block with 128.
+# Queries of a segment that share a K/V head, from which on attention of many rows is the faster one: attention of a few
+# reads codes again for every eight. With 32,768 cells (H200, 32 heads over 8 K/V heads of 128 dims; many, few): 128
+# queries of f16 take 139 and 231 us, of turbo3 191 and 187; 64 take 124 and 121, 177 and 92.
 MANY = 128
 
 

@@ -1,7 +1,7 @@
 """How the attention of many rows is compiled for a head_dim, and the shared memory that it takes.
 
-A warp has 32 queries in its registers, with the sums of a slice of the values: all 255 registers of a thread. With one
-slice two blocks run on a multiprocessor, so that one multiplies while the other computes its softmax.
+A warp has 32 queries, with the sums of a slice of the values: all 255 registers of a thread. So a multiprocessor runs
+eight warps; as two blocks, where memory allows it, one of which multiplies while the other computes its softmax.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from polykv.fast.cuda.layout import slices_of
 from polykv.fast.cuda.source import Define
 
-# Teams of warps and cells of a turn, the best first.
-CHOICES = ((4, 64), (4, 32), (2, 64), (2, 32), (1, 32))
-MOST_WARPS = 8
+# Of a head of so many slices: teams of warps, cells of a turn, blocks of a multiprocessor; the best first.
+CHOICES = {
+    1: ((4, 64, 2), (4, 32, 2), (2, 32, 2), (2, 32, 1)),
+    2: ((2, 64, 2), (4, 64, 1), (2, 32, 1), (1, 32, 1)),
+    4: ((2, 64, 1), (2, 32, 1), (1, 32, 1)),
+}
 
 
 @dataclass(frozen=True)
@@ -64,8 +67,7 @@ class Config:
 def config(head_dim: int, *, softcap: bool, limit: int) -> Config:
     """The best that fits; limit: bytes of shared memory of a multiprocessor."""
     width, slices = slices_of(head_dim)
-    ctas = 2 if slices == 1 else 1
-    made = [Config(width, slices, groups, cells, ctas, softcap) for groups, cells in CHOICES]
+    made = [Config(width, slices, *choice, softcap) for choice in CHOICES[slices]]
     # A kilobyte of every block is the system's.
-    fits = [c for c in made if c.groups * slices <= MOST_WARPS and ctas * (c.shared + 1024) <= limit]
+    fits = [c for c in made if c.ctas * (c.shared + 1024) <= limit]
     return fits[0] if fits else made[-1]

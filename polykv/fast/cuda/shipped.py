@@ -114,8 +114,8 @@ def _attention() -> Iterator[Shipped]:
 
 
 # Sums of 32 queries and 128 dims with scores of 64 cells are 192 of a thread's 255 registers: some addresses and
-# counters of a turn go to memory, two dozen words beside 256 products.
-PREFILL_SPILLS = 256
+# counters of a turn go to memory, a dozen words beside 256 products.
+PREFILL_SPILLS = 128
 
 
 def _prefill() -> Iterator[Shipped]:
