@@ -45,7 +45,9 @@ def test_attention_is_that_of_the_decoded_values(plan: str, pair: str, shape: Sh
 
 
 # Bytes of shared memory of a multiprocessor: Ampere's, and of cards for games.
-@pytest.mark.parametrize(("dim", "limit", "cells"), [(512, 164, 32), (64, 100, 64), (256, 164, 64), (256, 100, 32), (512, 100, 32)])
+@pytest.mark.parametrize(
+    ("dim", "limit", "cells"), [(512, 164, 32), (64, 100, 64), (256, 164, 64), (256, 100, 32), (512, 100, 32)]
+)
 def test_devices_with_less_shared_memory(dim: int, limit: int, cells: int) -> None:
     assert config(dim, softcap=False, limit=limit << 10).cells == cells
     segments, _, blocks = PLANS["63"].build("63")
