@@ -18,6 +18,7 @@ from typing import Any
 
 import host
 import numpy as np
+from instructions import TENSOR
 
 from polykv.fast.cuda.source import Defines, source
 
@@ -29,16 +30,20 @@ using std::max;
 #define __global__
 #define __shared__ static
 #define __launch_bounds__(...)
-#define __align__(n)
+struct float2 { float x, y; };
+static float2 make_float2(float x, float y) { return {x, y}; }
+static float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+static uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+static uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+static float __int_as_float(int x) { return __uint_as_float((unsigned)x); }
 struct Place { unsigned x, y, z; };
 static Place threadIdx, blockIdx, blockDim, gridDim;
 struct Meeting { int members = 0, arrived = 0; long round = 0; };
 struct Thread { ucontext_t context; unsigned id; bool done; std::vector<char> stack; };
 static std::vector<Thread> threads;
-alignas(16) static float room[1 << 16];
 static ucontext_t home;
 static Thread* running;
-static Meeting whole, warps[32], named[16];
+static Meeting whole, warps[32];
 static void (*body)();
 
 static void release(Meeting& m) {
@@ -53,11 +58,6 @@ static void meet(Meeting& m) {
         swapcontext(&me->context, &home);
     }
 }
-// A barrier of some threads of a block.
-static void meet(Meeting& m, int members) {
-    m.members = members;
-    meet(m);
-}
 static void start() {
     body();
     running->done = true;
@@ -69,8 +69,6 @@ static void run_block() {
     whole = Meeting();
     whole.members = n;
     for (Meeting& m : warps) m = Meeting();
-    for (Meeting& m : named) m = Meeting();
-    memset(room, 0xFF, sizeof room);
     threads.resize(n);
     for (unsigned i = 0; i < n; ++i) {
         Thread& t = threads[i];
@@ -118,14 +116,9 @@ template <typename T> static T __shfl_up_sync(unsigned, T v, int distance) {
     const int lane = threadIdx.x % 32;
     return taken<T>(given(v), lane >= distance ? lane - distance : lane);
 }
-static int __any_sync(unsigned, int v) {
-    const auto all = given(v);
-    int some = 0;
-    for (int lane = 0; lane < 32; ++lane) some |= taken<int>(all, lane);
-    return some != 0;
-}
 template <typename T> static T atomicAdd(T* at, T v) { const T old = *at; *at += v; return old; }
 template <typename T> static T __ldg(const T* at) { return *at; }
+static float room[1 << 16];
 """
 
 MMA = """
@@ -153,49 +146,6 @@ static void mma_s8_16(int (&c)[4], unsigned a0, unsigned a1, unsigned b) {
     mma_s8(c, a, &b, 1);
 }
 """
-MMA_F16 = """
-#include "half.cuh"
-typedef unsigned int u32;
-typedef unsigned short u16;
-typedef unsigned char u8;
-#define BELOW_ALL (-INFINITY)
-static void mma_f16(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-    struct Given { u32 w[6]; } mine = {{a0, a1, a2, a3, b0, b1}};
-    const auto all = given(mine);
-    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    for (int i = 0; i < 4; ++i) {
-        double sum = d[i];
-        for (int k = 0; k < 16; ++k) {
-            const u32 left = taken<Given>(all, 4 * g + k % 8 / 2).w[(i >> 1) + k / 8 * 2];
-            const u32 right = taken<Given>(all, 4 * (2 * t + (i & 1)) + k % 8 / 2).w[4 + k / 8];
-            sum += (double)f16_to_f32(left >> k % 2 * 16) * f16_to_f32(right >> k % 2 * 16);
-        }
-        d[i] = sum;
-    }
-}
-static float power2(float x) { return exp2f(x); }
-static u32 shared_address(const void* p) { return (u32)((const char*)p - (const char*)room); }
-static uint4 shared16(u32 at) { uint4 v; memcpy(&v, (const char*)room + at, 16); return v; }
-// Copies arrive when a thread waits for them, and not before.
-struct Copy { u32 to; const void* from; };
-static std::vector<std::vector<Copy>> sent[1024];
-static std::vector<Copy> begun[1024];
-static void copy16(u32 to, const void* from) {
-    if (to % 16 || (uintptr_t)from % 16) __builtin_trap();
-    begun[threadIdx.x].push_back({to, from});
-}
-static void copies_sent() {
-    sent[threadIdx.x].push_back(begun[threadIdx.x]);
-    begun[threadIdx.x].clear();
-}
-template <int N> static void copies_but() {
-    auto& groups = sent[threadIdx.x];
-    for (; groups.size() > N; groups.erase(groups.begin()))
-        for (const Copy& c : groups[0]) memcpy((char*)room + c.to, c.from, 16);
-}
-static void meet(int id, int members) { meet(named[id], members); }
-static int thread_again() { return threadIdx.x; }
-"""
 MAX_NAN = "inline float max_nan(float a, float b) { return a != a || a > b ? a : b; }"
 HALF_PAIR = """
 inline unsigned f32_to_f16x2(float a, float b) { return f32_to_f16(a) | (unsigned)f32_to_f16(b) << 16; }
@@ -204,8 +154,8 @@ INSTEAD = {
     "half.cuh": host.HALF + HALF_PAIR,
     "memory.cuh": host.MEMORY,
     "mma_s8.cuh": MMA,
-    "mma.cuh": MMA_F16,
     "max_nan.cuh": MAX_NAN,
+    "mma.cuh": TENSOR,
 }
 
 
@@ -231,7 +181,7 @@ def argument(value: Any, kind: str) -> np.ndarray:
     if kind.endswith("*"):
         address = value.ctypes.data if isinstance(value, np.ndarray) else int(value)
         return np.array([address], np.uint64)
-    types = {"int": np.int32, "float": np.float32, "double": np.float64, "long long": np.int64}
+    types = {"int": np.int32, "u32": np.uint32, "float": np.float32, "double": np.float64, "long long": np.int64}
     assert np.asarray(value).dtype == types[kind], f"{type(value).__name__} for {kind}"
     return np.array([value])
 
@@ -241,7 +191,9 @@ def compiled(text: str, entry: str, folder: Path) -> Kernel:
     """The kernel `entry` of a text that `pasted` made."""
     found = re.search(rf"\b{entry}\s*\(([^)]*)\)\s*\{{", text)
     assert found, f"no function {entry}"
-    kinds = [re.sub(r"\bconst\b|\w+$", "", p.strip()).strip().replace(" *", "*") for p in found[1].split(",")]
+    kinds = [
+        re.sub(r"\bconst\b|__restrict__|\w+$", "", p.strip()).strip().replace(" *", "*") for p in found[1].split(",")
+    ]
     values = ", ".join(f"*({kind}*)arguments[{i}]" for i, kind in enumerate(kinds))
     text += f"""
 static void** arguments;

@@ -24,10 +24,8 @@ NAMES = """
 #define __forceinline__ inline
 struct uint2 { unsigned x, y; };
 struct uint4 { unsigned x, y, z, w; };
-struct float2 { float x, y; };
 struct float4 { float x, y, z, w; };
 inline float __uint_as_float(unsigned u) { float f; memcpy(&f, &u, 4); return f; }
-inline float __int_as_float(int i) { float f; memcpy(&f, &i, 4); return f; }
 inline unsigned __float_as_uint(float f) { unsigned u; memcpy(&u, &f, 4); return u; }
 inline unsigned __byte_perm(unsigned a, unsigned b, unsigned s) {
     const uint64_t both = a | (uint64_t)b << 32;

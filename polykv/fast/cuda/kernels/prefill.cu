@@ -35,7 +35,7 @@ struct Softmax {
                 reference[r] = high - GOOD, total[r] *= by[r], moved = true;
             }
         }
-        return __any_sync(~0u, moved);
+        return __ballot_sync(~0u, moved) != 0;
     }
 
     // Scores to weights.

@@ -18,9 +18,9 @@ constexpr int K_AT = QUERIES * DIMS * 2, V_AT = K_AT + TURN_BYTES, P_AT = V_AT +
 constexpr int TOP_AT = P_AT + (SLICES > 1 ? QUERIES * CELLS * 2 : 0), UNIT_AT = TOP_AT + (SLICES > 1 ? SLICES * QUERIES * 4 : 0);
 constexpr int POSITION_AT = UNIT_AT + QUERIES * 4;
 
-extern __shared__ __align__(16) float room[];
+extern __shared__ uint4 memory[];
 
-template <typename T> __device__ __forceinline__ T& shared(int at) { return *(T*)((char*)room + at); }
+template <typename T> __device__ __forceinline__ T& shared(int at) { return *(T*)((char*)memory + at); }
 
 // first: of `rows`; range: the first of `ranges`; part: where the partial result goes, or -1: it is the whole one.
 struct Item {
@@ -115,7 +115,7 @@ __device__ __forceinline__ void queries_in(const float* q, const int* rows, cons
 
 // Scores of the warp's 32 queries with its octets of cells. x[i][k]: as an operation gives them, rows 16 i + g (+ 8).
 __device__ __forceinline__ void multiply_keys(float (&x)[2][OCTETS][4], int team, int slice, int lane) {
-    const u32 base = shared_address(room);
+    const u32 base = shared_address(memory);
 #pragma unroll
     for (int e = 0; e < 8 * OCTETS; ++e) x[e / 4 / OCTETS][e / 4 % OCTETS][e % 4] = 0;
     const int keys = K_AT + slice * OCTETS / 4 * TILE_BYTES + slice * OCTETS % 4 * 512 + 16 * lane;
@@ -140,7 +140,7 @@ __device__ __forceinline__ void multiply_keys(float (&x)[2][OCTETS][4], int team
 // cells 16 u to 16 u + 15.
 template <typename W>
 __device__ __forceinline__ void multiply_values(float (&o)[2][WIDTH / 8][4], const W& weights, int slice, int lane) {
-    const u32 base = shared_address(room);
+    const u32 base = shared_address(memory);
 #pragma unroll
     for (int tile = 0; tile < CELLS / 32; ++tile) {
         uint4 a[2][2];

@@ -1,0 +1,109 @@
+"""What attention takes from the hardware (kernels/mma.cuh), for the emulator, as the PTX manual has it: copies arrive
+when a thread waits for them, and not before."""
+
+TENSOR = r"""
+#include "half.cuh"
+#include "mma_s8.cuh"
+typedef unsigned int u32;
+typedef unsigned short u16;
+typedef unsigned char u8;
+alignas(1024) static uint4 memory[1 << 14];
+#define BELOW_ALL (-INFINITY)
+
+static int __float2int_rn(float x) { return (int)lrintf(x); }
+static u32 __umulhi(u32 a, u32 b) { return (u32)((uint64_t)a * b >> 32); }
+static u32 __funnelshift_r(u32 low, u32 high, int n) { return (u32)(((uint64_t)high << 32 | low) >> (n & 31)); }
+static void __syncwarp() { meet(warps[threadIdx.x / 32]); }
+template <typename T> static T __shfl_sync(unsigned, T v, int lane) { return taken<T>(given(v), lane); }
+template <typename F> static int over_warp(int v, int start, F with) {
+    const auto all = given(v);
+    for (int i = 0; i < 32; ++i) start = with(start, taken<int>(all, i));
+    return start;
+}
+static int __reduce_min_sync(unsigned, int v) { return over_warp(v, v, [](int a, int b) { return min(a, b); }); }
+static int __reduce_max_sync(unsigned, int v) { return over_warp(v, v, [](int a, int b) { return max(a, b); }); }
+static int __all_sync(unsigned, int v) { return over_warp(v != 0, 1, [](int a, int b) { return a & b; }); }
+static u32 __ballot_sync(unsigned, int v) {
+    return (u32)over_warp((v != 0) << threadIdx.x % 32, 0, [](int a, int b) { return a | b; });
+}
+
+// D[16][8] += A[16][16] B[16][8] of halves.
+static void mma_f16(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    struct Given { u32 a[4], b[2]; } mine = {{a0, a1, a2, a3}, {b0, b1}};
+    const auto all = given(mine);
+    const int g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
+    for (int i = 0; i < 4; ++i) {
+        double sum = d[i];
+        for (int k = 0; k < 16; ++k) {
+            const auto left = taken<Given>(all, 4 * g + k % 8 / 2);
+            const auto right = taken<Given>(all, 4 * (2 * q + i % 2) + k % 8 / 2);
+            const double a = f16_to_f32(left.a[i / 2 + k / 8 * 2] >> k % 2 * 16 & 0xFFFF);
+            sum += a * f16_to_f32(right.b[k / 8] >> k % 2 * 16 & 0xFFFF);
+        }
+        d[i] = (float)sum;
+    }
+}
+
+static u32 down(u32 x, u32 power) { return __umulhi(x, power); }
+static u32 pick(u32 lo, u32 hi, u32 sel) {
+    const uint64_t both = (uint64_t)hi << 32 | lo;
+    u32 y = 0;
+    for (int i = 0; i < 4; ++i) {
+        const int nibble = sel >> 4 * i & 15;
+        const u32 byte = both >> 8 * (nibble & 7) & 255;
+        y |= (nibble & 8 ? (byte & 128 ? 255u : 0u) : byte) << 8 * i;
+    }
+    return y;
+}
+static float power2(float x) { return exp2f(x); }
+
+static u32 shared_address(const void* p) { return (u32)((const char*)p - (const char*)memory); }
+template <typename T> static T shared_as(u32 at) {
+    if (at % sizeof(T) || at + sizeof(T) > sizeof memory) __builtin_trap();
+    T v;
+    memcpy(&v, (const char*)memory + at, sizeof v);
+    return v;
+}
+static uint4 shared16(u32 at) { return shared_as<uint4>(at); }
+static uint2 shared8(u32 at) { return shared_as<uint2>(at); }
+static u32 shared4(u32 at) { return shared_as<u32>(at); }
+struct Copy { u32 to; const void* from; };
+static std::vector<Copy> begun[1024];
+static std::vector<std::vector<Copy>> sent[1024];
+static void copy16(u32 to, const void* from) {
+    if (to % 16 || (uintptr_t)from % 16) __builtin_trap();
+    begun[threadIdx.x].push_back({to, from});
+}
+static void copies_sent() {
+    sent[threadIdx.x].push_back(begun[threadIdx.x]);
+    begun[threadIdx.x].clear();
+}
+template <int N> static void copies_but() {
+    auto& groups = sent[threadIdx.x];
+    for (; groups.size() > N; groups.erase(groups.begin()))
+        for (const Copy& c : groups[0]) memcpy((char*)memory + c.to, c.from, 16);
+}
+static Meeting teams[16];
+static void meet(int id, int members) {
+    teams[id].members = members;
+    meet(teams[id]);
+}
+
+static int thread_again() { return threadIdx.x; }
+
+static u32 transpose(u32 x) {
+    const auto all = given(x);
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    u32 y = 0;
+    for (int i = 0; i < 2; ++i) y |= (taken<u32>(all, 4 * (2 * t + i) + g / 2) >> g % 2 * 16 & 0xFFFF) << 16 * i;
+    return y;
+}
+static float query_max(float x) {
+    for (int o = 4; o < 32; o *= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, o));
+    return x;
+}
+static float query_sum(float x) {
+    for (int o = 4; o < 32; o *= 2) x += __shfl_xor_sync(~0u, x, o);
+    return x;
+}
+"""
