@@ -23,7 +23,7 @@ from polykv.types import Codec, Family, KVArena
 ROOM = 1 << 28
 WARPS = 4
 F16 = KINDS[Family.F16, 16]
-LIFTED = tuple(kind for kind in KINDS.values() if kind.bits in (2, 3, 4, 8))
+LIFTED = tuple(kind for kind in KINDS.values() if kind.name in ("q8_0", "q4_0", "turbo4", "turbo3", "turbo2"))
 
 
 def block_bytes(arena: KVArena) -> int:

@@ -1,18 +1,9 @@
-// Tiles of codes to tiles of halves, in the space of the codes: what prefill.cu multiplies. A warp for a slice of a tile.
-//
-// A lane writes what it reads: codes of every type lie in groups of eight, and group n of a lane is its n-th 16 bytes of the
-// f16 tile (attend_types.cuh). A value is level times norm, or code times scale, in float32 and rounded once; values above
-// what a half holds become the largest one, as they do when f16 is stored.
-//
-//   LIFT_BITS     of a code                        LIFT_LEVELS   codes are indices of levels, with a norm for each cell
-//   LIFT_VALUES   tiles of V, else of K            and slice; else there is a scale for 32 dims
-//   LIFT_WIDTH    dims of a slice                  LIFT_SLICES   of a head
+// Codes of a whole number of bits to halves (lift.cuh). A lane writes what it reads: codes of every type lie in groups of
+// eight, and group n of a lane is its n-th 16 bytes of the f16 tile.
 
-#include "half.cuh"
-#include "tile_words.cuh"
+#include "lift.cuh"
 
-constexpr int WIDTH = LIFT_WIDTH, GROUPS = WIDTH / 8, WARPS = 4, SCALES = LIFT_LEVELS ? 1 : WIDTH / 32;
-constexpr int CODE_BYTES = WIDTH * 4 * LIFT_BITS, SLICE_BYTES = CODE_BYTES + 64 * SCALES, HALF_BYTES = WIDTH * 64;
+constexpr int GROUPS = WIDTH / 8;
 
 // Code i of a lane's group n.
 __device__ __forceinline__ int code_of(const u32* words, int n, int i, int lane) {
@@ -25,22 +16,20 @@ __device__ __forceinline__ int code_of(const u32* words, int n, int i, int lane)
     return two | (words[GROUPS / 2 * 32 + word_at(GROUPS / 4, n / 4, lane)] >> (4 * i + n % 4) & 1) << 2;
 }
 
-__device__ __forceinline__ float as_half(float x) { return x < -65504.0f ? -65504.0f : x > 65504.0f ? 65504.0f : x; }
-
-// Tiles of n blocks, `blocks` says which, to blocks 0 to n - 1 of `to`; tiles: of a block. levels: 16 at most.
+// levels: 2^LIFT_BITS, if there are any.
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
 lift(u8* to, const u8* from, const int* blocks, int n, int tiles, long long to_head, long long from_block, long long from_head,
      const float* levels) {
-    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, number = blockIdx.x * WARPS + threadIdx.x / 32;
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     __shared__ float table[16];
     if (LIFT_LEVELS && threadIdx.x < 1 << LIFT_BITS) table[threadIdx.x] = levels[threadIdx.x];
     __syncthreads();
-    if (number >= n * tiles * LIFT_SLICES) return;
-    const int block = blocks[number / (tiles * LIFT_SLICES)], part = number % (tiles * LIFT_SLICES);
-    const u8* source = from + blockIdx.y * from_head + block * from_block + part * SLICE_BYTES;
-    const u32* words = (const u32*)source;
-    const u16* scales = (const u16*)(source + CODE_BYTES);
-    uint4* result = (uint4*)(to + blockIdx.y * to_head + (long long)number * HALF_BYTES) + lane;
+    const Lift job = {to, from, blocks, n, tiles, to_head, from_block, from_head};
+    if (job.beyond()) return;
+    const u8* slice = job.slice(CODE_BYTES + 64 * SCALES);
+    const u32* words = (const u32*)slice;
+    const u16* scales = (const u16*)(slice + CODE_BYTES);
+    uint4* result = job.result() + lane;
 #pragma unroll 4
     for (int n = 0; n < GROUPS; ++n) {
         float x[8];
@@ -50,8 +39,8 @@ lift(u8* to, const u8* from, const int* blocks, int n, int tiles, long long to_h
             const int cell = LIFT_VALUES ? (2 * t + i % 2) * 4 + i / 2 : 4 * g + n % 4;
             const float scale = f16_to_f32(scales[(LIFT_LEVELS ? 0 : n / 4 * 32) + cell]);
             const int code = code_of(words, n, i, lane);
-            x[i] = as_half((LIFT_LEVELS ? table[code] : (float)code) * scale);
+            x[i] = (LIFT_LEVELS ? table[code] : (float)code) * scale;
         }
-        result[32 * n] = {f32_to_f16x2(x[0], x[1]), f32_to_f16x2(x[2], x[3]), f32_to_f16x2(x[4], x[5]), f32_to_f16x2(x[6], x[7])};
+        result[32 * n] = eight_halves(x);
     }
 }
