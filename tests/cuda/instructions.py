@@ -1,5 +1,5 @@
-"""What attention takes from the hardware (kernels/mma.cuh), for the emulator: copies arrive at once, all else is as the
-PTX manual has it."""
+"""What attention takes from the hardware (kernels/mma.cuh), for the emulator, as the PTX manual has it: copies arrive
+when a thread waits for them, and not before."""
 
 TENSOR = r"""
 #include "half.cuh"
@@ -67,17 +67,29 @@ template <typename T> static T shared_as(u32 at) {
 static uint4 shared16(u32 at) { return shared_as<uint4>(at); }
 static uint2 shared8(u32 at) { return shared_as<uint2>(at); }
 static u32 shared4(u32 at) { return shared_as<u32>(at); }
+struct Copy { u32 to; const void* from; };
+static std::vector<Copy> begun[1024];
+static std::vector<std::vector<Copy>> sent[1024];
 static void copy16(u32 to, const void* from) {
     if (to % 16 || (uintptr_t)from % 16) __builtin_trap();
-    memcpy((char*)memory + to, from, 16);
+    begun[threadIdx.x].push_back({to, from});
 }
-static void copies_sent() {}
-template <int N> static void copies_but() {}
+static void copies_sent() {
+    sent[threadIdx.x].push_back(begun[threadIdx.x]);
+    begun[threadIdx.x].clear();
+}
+template <int N> static void copies_but() {
+    auto& groups = sent[threadIdx.x];
+    for (; groups.size() > N; groups.erase(groups.begin()))
+        for (const Copy& c : groups[0]) memcpy((char*)memory + c.to, c.from, 16);
+}
 static Meeting teams[16];
 static void meet(int id, int members) {
     teams[id].members = members;
     meet(teams[id]);
 }
+
+static int thread_again() { return threadIdx.x; }
 
 static u32 transpose(u32 x) {
     const auto all = given(x);

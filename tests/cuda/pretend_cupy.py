@@ -6,12 +6,19 @@ So the launchers of the backend, and the kernels under them, run on machines wit
 from __future__ import annotations
 
 import ctypes
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import emulator
 import numpy as np
+import pytest
+
+from polykv.fast.cuda import compile as compiling
+from polykv.fast.cuda import device
 
 
 class Array(np.ndarray):
@@ -124,3 +131,18 @@ def module(folder: Path) -> ModuleType:
         device=SimpleNamespace(get_cublas_handle=lambda: 0),
     )
     return cp
+
+
+@contextmanager
+def installed(folder: Path, *tables: Callable[..., Any]) -> Iterator[None]:
+    """The module in the place of CuPy; tables: cached functions that keep arrays of the device."""
+    caches: Any = (device.cupy, device.device, compiling._compiled, *tables)
+    patch = pytest.MonkeyPatch()
+    patch.setitem(sys.modules, "cupy", module(folder))
+    patch.setattr(compiling, "source", emulator.pasted)
+    for c in caches:
+        c.cache_clear()
+    yield
+    patch.undo()
+    for c in caches:
+        c.cache_clear()

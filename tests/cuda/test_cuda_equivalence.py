@@ -16,6 +16,7 @@ from on_device import DeviceOps
 from polykv.cache.codecs import CODECS, VARIANTS, codec
 from polykv.errors import UnsupportedError
 from polykv.fast import cuda
+from polykv.fast.cuda.attend import MANY
 from polykv.fast.cuda.device import problem
 from polykv.fast.cuda.weights import FIELDS, FLOATS
 from polykv.ops import OPERATIONS, Agreement, Limits, Ops, load
@@ -43,10 +44,22 @@ def tolerance(case: Case) -> float:
         if k.unit_norm or v.unit_norm:
             # A block has products before and after, which round W and rows as well.
             return LEVELS + (case.tolerance if case.op == "attention_block" else 0.0)
+        if many_queries(case):
+            return max(HALF, case.tolerance)
         return case.tolerance if k.family == v.family == Family.F16 else max(QUERIES, case.tolerance)
+    if case.op == "layers":
+        # Four layers, of which each rounds once more.
+        return 4 * HALF
     rows = re.search(r"-(\d+)x", case.id)
     many = case.op == "linear" and rows is not None and int(rows[1]) > 16 and case.id.endswith("Q8")
     return HALF if many else case.tolerance
+
+
+def many_queries(case: Case) -> bool:
+    """Whether attention is that of many rows, which multiplies halves."""
+    found = re.fullmatch(r"([a-z0-9-]+?)-.*-h(\d+)g(\d+)-d.*", case.id)
+    rows = {"prefill": 63, "chunk": 63, "ragged": 64, "nan": 64, "agents": 31, "shipped-blocks": 31}
+    return found is not None and rows.get(found[1], 0) * int(found[2]) // int(found[3]) >= MANY
 
 
 def set_apart(case: Case) -> str | None:

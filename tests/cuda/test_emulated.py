@@ -6,11 +6,9 @@ Slow, so one or two cases of every operation and way through it; all cases run w
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Iterator
 from typing import Any
 
-import emulator
 import numpy as np
 import pretend_cupy
 import pytest
@@ -20,8 +18,6 @@ from cases import CASES
 from on_device import DeviceOps
 from test_cuda_equivalence import MISSING, tolerance
 
-from polykv.fast.cuda import compile as compiling
-from polykv.fast.cuda import device
 from polykv.fast.cuda.fwht import _core
 from polykv.fast.cuda.weights import FIELDS
 from polykv.ops import OPERATIONS, load
@@ -34,16 +30,8 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The emulator in the place of CuPy."""
-    caches = (device.cupy, device.device, compiling._compiled, _core)
-    patch = pytest.MonkeyPatch()
-    patch.setitem(sys.modules, "cupy", pretend_cupy.module(tmp_path_factory.mktemp("kernels")))
-    patch.setattr(compiling, "source", emulator.pasted)
-    for c in caches:
-        c.cache_clear()
-    yield
-    patch.undo()
-    for c in caches:
-        c.cache_clear()
+    with pretend_cupy.installed(tmp_path_factory.mktemp("kernels"), _core):
+        yield
 
 
 PICKED = (

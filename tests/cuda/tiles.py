@@ -23,17 +23,24 @@ class Tiles:
     values: F64
 
 
-def tiles(codec: Codec, head_dim: int, n_kv: int, blocks: int, block_size: int, seed: int, *, v: bool) -> Tiles:
-    """Random codes with norms or scales about 1; head_dim a multiple of 32 times its number of slices."""
+def tiles(
+    codec: Codec, head_dim: int, n_kv: int, blocks: int, block_size: int, seed: int, *, v: bool, exact: bool = False
+) -> Tiles:
+    """Random codes with norms or scales about 1; head_dim a multiple of 32 times its number of slices.
+
+    exact: values are those of the levels, not of the bytes that stand for them.
+    """
     rng, kind = np.random.default_rng(seed), kind_of(codec)
     width, slices = slices_of(head_dim)
     shape = (n_kv * blocks * block_size // 32, 32, width * slices)
-    codes, scales, values = _random(codec, head_dim, rng, shape, slices)
+    codes, scales, values = _random(codec, head_dim, rng, shape, slices, exact)
     data = pack(kind, codes, scales, width, values=v)
     return Tiles(data.reshape(n_kv, blocks, -1), values.reshape(n_kv, blocks * block_size, -1))
 
 
-def _random(codec: Codec, head_dim: int, rng: np.random.Generator, shape: tuple[int, ...], slices: int) -> Any:
+def _random(
+    codec: Codec, head_dim: int, rng: np.random.Generator, shape: tuple[int, ...], slices: int, exact: bool
+) -> Any:
     n, _, dims = shape
     if codec.family == Family.F16:
         x = rng.standard_normal(shape).astype(np.float16)
@@ -42,6 +49,8 @@ def _random(codec: Codec, head_dim: int, rng: np.random.Generator, shape: tuple[
         words, unit = levels(codec, head_dim)
         count = len(codec.centroids)
         table = words.view(np.int8)[:count] * np.sign(codec.centroids) ** (count == 16) * unit
+        if exact:
+            table = np.array(codec.centroids) * np.sqrt(codec.block / codec.group(head_dim))
         codes = rng.integers(0, count, shape).astype(np.uint8)
         norms = (rng.uniform(0.5, 1.5, (n, 32, slices)) * np.sqrt(codec.group(head_dim))).astype(np.float16)
         return codes, norms, table[codes] * np.repeat(norms.astype(np.float64), dims // slices, 2)

@@ -8,6 +8,7 @@ It is not complete, so `polykv.ops.load` does not offer it; tests/cuda/test_cuda
     shipped.py      all kernels with all defines that operations ask for
     arrays.py       the only crossings between NumPy and the device
     weights.py      weight matrices on the device, cut into fields
+    attend.py       attention: of few rows on codes (attend_run.py), of many on halves (prefill_run.py, lift.py)
     layout.py       tiles of codes as attention reads them, and which codecs lie so
     forms.py        what kernels are told about a codec at a head_dim
     kv.py           the cache: tiles read, and turned into the bytes of files and back; kv_write.py: new cells

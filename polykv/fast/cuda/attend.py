@@ -1,9 +1,8 @@
-"""Attention over segments, reading codes (twin of `polykv.ref.attention`): a few rows of a step.
+"""Attention over segments, reading codes (twin of `polykv.ref.attention`).
 
 1. queries into the space of the keys (a rotated type's), once
-2. `attend`, items of a plan times K/V heads: partial results
-3. `attend_merge`: those of a query joined
-4. results out of the space of the values, once
+2. a few rows: `attend_run`, which multiplies codes; many: `prefill_run`, which lifts codes to halves first
+3. results out of the space of the values, once
 """
 
 from __future__ import annotations
@@ -15,15 +14,19 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from polykv.errors import UnsupportedError
+from polykv.fast.cuda import attend_config, attend_run, prefill_config, prefill_run
 from polykv.fast.cuda.arrays import asarray, check, output
-from polykv.fast.cuda.attend_config import config
 from polykv.fast.cuda.attend_plan import sets_of
-from polykv.fast.cuda.attend_run import Step, run, step_of
 from polykv.fast.cuda.device import cupy, device
 from polykv.fast.cuda.fwht import fwht
 from polykv.fast.cuda.layout import codec_limit, kind_of, slices_of
 from polykv.fast.cuda.levels import same_table
 from polykv.types import F32, Codec, LayerKV, Segments
+
+# Queries of a segment that share a K/V head, from which on attention of many rows is the faster one: attention of a few
+# reads codes again for every eight. With 32,768 cells (H200, 32 heads over 8 K/V heads of 128 dims; many, few): 128
+# queries of f16 take 139 and 231 us, of turbo3 191 and 187; 64 take 124 and 121, 177 and 92.
+MANY = 128
 
 
 def attend(
@@ -52,28 +55,47 @@ def attend(
         if reason is not None:
             raise UnsupportedError(reason)
     width, slices = slices_of(head_dim)
-    y, lse = attend_codes(_into(q, k.codec, width * slices), segments, kv, scale=scale, window=window, softcap=softcap)
-    result[...] = out_of(y, v.codec, head_dim)
+    exact = width * slices == head_dim and not v.codec.rotated
+    turned = _into(q, k.codec, width * slices)
+    y, lse = attend_codes(
+        turned, segments, kv, scale=scale, window=window, softcap=softcap, out=result if exact else None
+    )
+    if y is not result:
+        out_of(y, v.codec, result)
     return result, lse
 
 
 # Steps of segments in use: layers of one shape share one. A memo, gone with the segments.
-_STEPS: WeakKeyDictionary[Segments, dict[Any, Step]] = WeakKeyDictionary()
+_STEPS: WeakKeyDictionary[Segments, dict[Any, Any]] = WeakKeyDictionary()
 
 
 def attend_codes(
-    q: F32, segments: Segments, kv: LayerKV, *, scale: float, window: int, softcap: float
+    q: F32, segments: Segments, kv: LayerKV, *, scale: float, window: int, softcap: float, out: F32 | None = None
 ) -> tuple[F32, F32]:
     """Queries [R, H, dims] in the space of the keys to results [R, H, dims] in that of the values, and lse [R, H]."""
     heads, (k, v) = q.shape[1], (kv.k, kv.v)
+    steps, how = _STEPS.setdefault(segments, {}), {"scale": scale, "window": window, "softcap": softcap}
+    capped, limit = softcap > 0, device().shared
+    if _many(segments, heads // k.n_kv) and prefill_run.runs(k, v):
+        made = prefill_config.config(k.head_dim, softcap=capped, limit=limit)
+        key: Any = made, heads, k.n_kv, window, k.codec, v.codec, k.block_size
+        if key not in steps:
+            steps[key] = prefill_run.step_of(segments, made, k, v, heads, window)
+        return prefill_run.run(steps[key], made, q, k, v, **how, out=out)  # type: ignore[arg-type]
     kinds, sets = (kind_of(k.codec), kind_of(v.codec)), sets_of(segments, heads // k.n_kv)
     one_table = same_table(k.codec, v.codec)
-    made = config(*kinds, k.head_dim, sets, softcap=softcap > 0, limit=device().shared, one_table=one_table)
-    steps = _STEPS.setdefault(segments, {})
-    key = made, heads, k.n_kv, window
+    few = attend_config.config(*kinds, k.head_dim, sets, softcap=capped, limit=limit, one_table=one_table)
+    key = few, heads, k.n_kv, window
     if key not in steps:
-        steps[key] = step_of(segments, made, heads, k.n_kv, window)
-    return run(steps[key], made, q, k, v, scale=scale, window=window, softcap=softcap)
+        steps[key] = attend_run.step_of(segments, few, heads, k.n_kv, window)
+    room = None if out is None else (out, cupy().empty(q.shape[:2], np.float32))
+    return attend_run.run(steps[key], few, q, k, v, **how, out=room)  # type: ignore[arg-type]
+
+
+def _many(segments: Segments, group: int) -> bool:
+    """Whether a segment has queries enough; a row with all of its heads has to fit a block of any device."""
+    rows = np.diff(segments.row_ptr)
+    return bool(rows.size) and int(rows.max()) * group >= MANY and group <= 32
 
 
 @cache
@@ -99,10 +121,15 @@ def _into(q: Any, codec: Codec, dims: int) -> Any:
     return wide
 
 
-def out_of(y: Any, codec: Codec, head_dim: int) -> Any:
-    """y [R, H, dims] out of the space of the values, [R, H, D]."""
-    if codec.rotated:
-        y = cupy().ascontiguousarray(y[:, :, : codec.stored_dim(head_dim)])
-        signs = _signs(codec, codec.turn(head_dim), cupy().cuda.runtime.getDevice())
-        y = fwht(y, *signs, inverse=True)
-    return y[:, :, :head_dim]
+def out_of(y: Any, codec: Codec, result: Any) -> None:
+    """y [R, H, dims] out of the space of the values, to result [R, H, D]."""
+    head_dim = result.shape[2]
+    if not codec.rotated:
+        result[...] = y[:, :, :head_dim]
+        return
+    y = cupy().ascontiguousarray(y[:, :, : codec.stored_dim(head_dim)])
+    signs = _signs(codec, codec.turn(head_dim), cupy().cuda.runtime.getDevice())
+    if y.shape == result.shape:
+        fwht(y, *signs, inverse=True, out=result)
+    else:
+        result[...] = fwht(y, *signs, inverse=True)[:, :, :head_dim]

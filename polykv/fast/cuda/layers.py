@@ -137,7 +137,8 @@ def _attention(
         Queries(New(q, w.q_bias, e.q), w.q_norm, queries),
     )
     turned, _ = attend_codes(queries, segments, kv, scale=c.scale, window=c.window, softcap=c.softcap)
-    o = cupy().ascontiguousarray(out_of(turned, kv.v.codec, c.head_dim))
+    o = cupy().empty((n, c.n_heads, c.head_dim), np.float32)
+    out_of(turned, kv.v.codec, o)
     if e.out is not None:
         o *= e.out
     (y,) = _products(o.reshape(n, -1), w.wo, activations)

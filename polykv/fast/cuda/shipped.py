@@ -13,7 +13,10 @@ from polykv.fast.cuda.forms import LANES, SEARCH, size_defines
 from polykv.fast.cuda.fwht import SIZES
 from polykv.fast.cuda.glu import GATES
 from polykv.fast.cuda.layout import KINDS, Kind, slices_of
+from polykv.fast.cuda.lift import LIFTED
+from polykv.fast.cuda.lift import defines as lift_defines
 from polykv.fast.cuda.linear_int8 import FEW_ROWS, TILE, TILE_ROWS, few_defines, tile_defines
+from polykv.fast.cuda.prefill_config import config as prefill_config
 from polykv.fast.cuda.source import Define
 from polykv.fast.cuda.weights import FIELDS, FLOATS, type_name
 from polykv.types import WEIGHT_BLOCK, Family
@@ -47,6 +50,7 @@ def shipped() -> Iterator[Shipped]:
     yield from _linear()
     yield from _elementwise()
     yield from _attention()
+    yield from _prefill()
     yield from _cache()
     yield from _steps()
 
@@ -113,6 +117,24 @@ def _attention() -> Iterator[Shipped]:
     for head in HEADS:
         width, slices = slices_of(head)
         yield Shipped("attend_merge.cu", "attend_merge", {"MERGE_DIMS": width * slices})
+
+
+# Sums of 32 queries and 128 dims with scores of 64 cells are 192 of a thread's 255 registers: some addresses and
+# counters of a turn go to memory, a dozen words beside 256 products.
+PREFILL_SPILLS = 128
+
+
+def _prefill() -> Iterator[Shipped]:
+    """Every kind of head with the shared memory of Hopper, Ampere and smaller cards; and every type that is lifted."""
+    limits = (SHARED, 164 << 10, 100 << 10)
+    made = {prefill_config(head, softcap=head % 3 == 0, limit=limit) for head in HEADS for limit in limits}
+    for one in sorted(made, key=str):
+        yield Shipped("prefill.cu", "prefill", one.defines(), PREFILL_SPILLS)
+    for dims in sorted({one.dims for one in made}):
+        yield Shipped("prefill_join.cu", "prefill_join", {"JOIN_DIMS": dims})
+    for i, kind in enumerate(LIFTED):
+        for values in (False, True):
+            yield Shipped("lift.cu", "lift", lift_defines(kind, HEADS[(i + 3 * values) % len(HEADS)], values))
 
 
 def _cache() -> Iterator[Shipped]:

@@ -4,13 +4,7 @@
 // writing: a word's bits are cleared and then set by atomic operations that touch no others, so that the order in
 // which cells of a tile are written means nothing.
 
-// Word k of a lane in a region of `count` words for each: chunks of four, then two, then one.
-__device__ __forceinline__ int word_at(int count, int k, int lane) {
-    const int fours = count / 4, rest = k - 4 * fours;
-    if (rest < 0) return k / 4 * 128 + 4 * lane + k % 4;
-    if (count % 4 / 2 && rest < 2) return 128 * fours + 2 * lane + rest;
-    return 128 * fours + count % 4 / 2 * 64 + lane;
-}
+#include "tile_words.cuh"
 
 // Who has dim d of a cell: group, lane, and which of the eight codes of the group.
 struct Owner {

@@ -84,6 +84,13 @@ __device__ __forceinline__ u32 transpose(u32 x) {
     return y;
 }
 
+// threadIdx.x, read again: what is computed from it after a loop does not stay in registers all the way through.
+__device__ __forceinline__ int thread_again() {
+    int x;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
+    return x;
+}
+
 // Largest and sum over the eight lanes of a query.
 __device__ __forceinline__ float query_max(float x) {
     x = fmaxf(x, __shfl_xor_sync(~0u, x, 4));
