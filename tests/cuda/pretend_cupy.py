@@ -21,6 +21,31 @@ from polykv.fast.cuda import compile as compiling
 from polykv.fast.cuda import device
 
 
+class Memory:
+    """Where an array lies. ptr: its address."""
+
+    def __init__(self, ptr: int) -> None:
+        self.ptr = ptr
+
+    def copy_from_host_async(self, address: int, size: int, stream: Any) -> None:
+        ctypes.memmove(self.ptr, address, size)
+
+    def copy_from_device_async(self, memory: Memory, size: int, stream: Any) -> None:
+        ctypes.memmove(self.ptr, memory.ptr, size)
+
+
+class Pinned(np.ndarray):
+    """Bytes of the host, at `ptr`."""
+
+    @property
+    def ptr(self) -> int:
+        return self.ctypes.data
+
+
+STREAM = SimpleNamespace(is_capturing=lambda: False, synchronize=lambda: None)
+EVENT = SimpleNamespace(record=lambda stream: None, synchronize=lambda: None)
+
+
 class Array(np.ndarray):
     """A NumPy array that passes for one of the device."""
 
@@ -30,7 +55,7 @@ class Array(np.ndarray):
 
     @property
     def data(self) -> Any:  # type: ignore[override]
-        return SimpleNamespace(ptr=self.ctypes.data)
+        return Memory(self.ctypes.data)
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """NumPy's functions give new device arrays, as they do for CuPy's."""
@@ -122,6 +147,7 @@ def module(folder: Path) -> ModuleType:
     cp: Any = ModuleType("cupy")
     cp.ndarray, cp.RawKernel = Array, RawKernel
     cp.empty, cp.asarray, cp.full, cp.concatenate = empty, asarray, full, np.concatenate
+    cp.zeros, cp.ascontiguousarray = (lambda shape, dtype: full(shape, 0, dtype)), np.ascontiguousarray
     cp.asnumpy = lambda x: np.array(x)
     cp.cuda = SimpleNamespace(
         runtime=runtime,
@@ -129,6 +155,9 @@ def module(folder: Path) -> ModuleType:
         compiler=SimpleNamespace(CompileException=RuntimeError),
         cublas=SimpleNamespace(gemmEx=gemm_ex, sgemm=sgemm),
         device=SimpleNamespace(get_cublas_handle=lambda: 0),
+        alloc_pinned_memory=lambda size: np.zeros(size, np.uint8).view(Pinned),
+        get_current_stream=lambda: STREAM,
+        Event=lambda disable_timing: EVENT,
     )
     return cp
 

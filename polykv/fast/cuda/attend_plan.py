@@ -78,6 +78,10 @@ def plan(
 def _seen(segments: Segments, window: int, turn: int) -> tuple[I32, I32]:
     """For every segment the first cell that any of its rows sees, rounded down to a turn, and one past the last."""
     n = len(segments)
+    if n == 1 and window == 0 and len(segments.positions) == 1 == len(segments.rows):
+        # One sequence that generates: the host is what such a step waits for.
+        seen = int(segments.positions[0]) + 1 - int(segments.start[0])
+        return np.zeros(1, np.int32), np.array([min(max(seen, 0), int(segments.length[0]))], np.int32)
     lowest, highest = np.zeros(n, np.int32), np.full(n, -1, np.int32)
     read = np.flatnonzero(np.diff(segments.row_ptr))
     if read.size:

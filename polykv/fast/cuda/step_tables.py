@@ -92,20 +92,23 @@ def host_tables(
         arrays += [a.cos, a.sin]
     for cells, g in zip(slots, segments, strict=True):
         # Rows that a graph has too many write nowhere.
-        nowhere = np.full(room - rows, -1, np.int32)
-        arrays += [np.concatenate([cells.blocks, nowhere]), np.concatenate([cells.offsets, 0 * nowhere])]
-        arrays += [g.blocks, g.rows, np.concatenate([g.positions, 0 * nowhere])]
+        arrays += [_filled(cells.blocks, room, -1), _filled(cells.offsets, room, 0)]
+        arrays += [g.blocks, g.rows, _filled(g.positions, room, 0)]
     counts = []
     for s, p in zip(shapes, plans, strict=True):
         n = -(-max(len(p.items), 1) // 16) * 16
         items = np.zeros((n, ENTRIES), np.int32)
         items[: len(p.items)] = p.items
         # Rows that a graph has too many have no parts.
-        ends = np.full((room - rows) * s.heads, p.ptr[-1], np.int32)
-        arrays += [items, np.concatenate([p.ptr, ends]), p.parts]
+        arrays += [items, _filled(p.ptr, room * s.heads + 1, p.ptr[-1]), p.parts]
         counts.append(n)
     rooms = tuple(spare(a.size) for a in arrays)
     return HostTables(arrays, Rooms(room, rooms, tuple(counts), tuple(configs)), plans)
+
+
+def _filled(x: Host, n: int, value: int) -> Host:
+    """x with so many entries; the host is what a step waits for, so nothing is done where there is nothing to do."""
+    return x if len(x) == n else np.concatenate([x, np.full(n - len(x), value, np.int32)])
 
 
 def _plan(s: Shape, made: Config, segments: Segments) -> Plan:

@@ -39,8 +39,10 @@ linear_few(float* y, const unsigned char* data, const signed char* codes, const 
         for (int i = 0; i < LINEAR_AHEAD; ++i) raw[i] = Weight::load(w, (piece + 32 * i) / Weight::PIECES, piece % Weight::PIECES);
         return true;
     };
-    // The first weights are on their way before the activations are there.
+    // Weights are on their way before the activations are there: the first ones to this multiprocessor, the others as far
+    // as the L2 cache. Memory would rest while the small kernels between two products run.
     bool more = load();
+    Weight::expect(w, blocks, lane);
     follows(codes, scales);
     const Activations x = {codes + (long long)before * cols, scales + (long long)before * (cols / 32), cols};
     while (more) {

@@ -94,14 +94,18 @@ add_tile(float (&sums)[LINEAR_CHUNKS][4], Tile<Weight>& a, Tile<Weight>& b, cons
 extern "C" __global__ void __launch_bounds__(32 * LINEAR_WARPS, 16 / LINEAR_WARPS)
 linear_tiles(float* y, const unsigned char* data, const uint2* codes, const uint2* scales, int n, int rows, int cols) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, q = lane % 4;
-    follows(codes, scales);
     const int before = 8 * LINEAR_CHUNKS * blockIdx.y, steps = cols / 32, blocks = cols / Weight::VALUES;
     const long long start = (long long)before / 8 * steps;
-    const Rows x = {codes + 32 * start + lane, (const uint4*)(scales + 8 * start) + q, steps};
     // Rows past the end read the last one; nobody looks at the result.
     const int row = min((int)blockIdx.x * 16 + lane / 4, rows - 1), other = min((int)blockIdx.x * 16 + lane / 4 + 8, rows - 1);
     const Fields first = Weight::fields(data, (long long)rows * blocks, (long long)row * blocks);
     const Fields second = Weight::fields(data, (long long)rows * blocks, (long long)other * blocks);
+
+    // On their way to the L2 cache before the activations are there (linear_few.cu).
+    for (int i = warp; i < 16 && blockIdx.x * 16 + i < rows; i += LINEAR_WARPS)
+        Weight::expect(Weight::fields(data, (long long)rows * blocks, (long long)(blockIdx.x * 16 + i) * blocks), blocks, lane);
+    follows(codes, scales);
+    const Rows x = {codes + 32 * start + lane, (const uint4*)(scales + 8 * start) + q, steps};
 
     float sums[LINEAR_CHUNKS][4] = {};
     const int tiles = cols / LINEAR_TILE;

@@ -1,0 +1,74 @@
+"""Layers of a step of few rows in the emulator, kernel by kernel as a graph has them, against the reference."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pretend_cupy
+import pytest
+from case_attention import Plan, Seq
+from case_base import normal, seeded
+from case_model import Shape, angles_of, attention_weights, mlp_weights
+
+from polykv.cache.codecs import parse_tier
+from polykv.fast import cuda
+from polykv.fast.cuda.arrays import asarray, asnumpy
+from polykv.fast.cuda.attend import _signs
+from polykv.fast.cuda.attend_run import _levels
+from polykv.fast.cuda.forms import _form
+from polykv.fast.cuda.fwht import _core
+from polykv.fast.cuda.layers import prepared
+from polykv.ops import load
+from polykv.types import Activations, Layer, LayerKV, Stack, WeightType
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+
+# What two orders of the same sums, a code that they round differently, and levels as bytes make of a row.
+TOLERANCE = {"f16": 3e-3, "q8_0/turbo3": 1.3e-2}
+SMALL = Shape("small", 128, 4, 2, 64, 256, False, (WeightType.Q4_0, WeightType.Q8_0))
+SHAPES = (
+    SMALL,
+    # All columns are whole tiles for tensor cores but those of the head; norms of heads, of branches; biases; factors.
+    replace(SMALL, name="gemma", gemma=True, window=40, bias=True, equalized="kv"),
+    # Rows that are no whole tiles of 128 values, heads that are no whole blocks of 32.
+    replace(SMALL, name="odd", embd=96, n_heads=8, n_kv=8, head_dim=72, ffn=160),
+)
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The emulator in the place of CuPy."""
+    with pretend_cupy.installed(tmp_path_factory.mktemp("kernels"), _levels, _signs, _form, _core):
+        yield
+
+
+def stack_of(ops: Any, shape: Shape, tier: str, n_blocks: int) -> Stack:
+    pair, size = parse_tier(tier), (n_blocks, shape.n_kv, shape.head_dim, 64)
+    layers = []
+    for i in range(2):
+        made = replace(shape, name=f"{shape.name} {i}")
+        kv = LayerKV(ops.kv_alloc(pair.k, *size), ops.kv_alloc(pair.v, *size, values=True))
+        layers.append(Layer(attention_weights(made), mlp_weights(made), kv, 0, 0))
+    return Stack(tuple(layers))
+
+
+@pytest.mark.parametrize("tier", TOLERANCE)
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda s: s.name)
+@pytest.mark.parametrize("seqs", [((70, 1),), ((70, 3), (65, 2))], ids=len)
+def test_few_rows(machine: None, shape: Shape, tier: str, seqs: tuple[tuple[int, int], ...]) -> None:
+    """One row is multiplied by dp4a, five are padded to eight and multiplied as tiles."""
+    plan = Plan(tuple(Seq(*s) for s in seqs), shared=64 * (len(seqs) > 1))
+    segments, slots, n_blocks = plan.build("few")
+    h0 = normal(seeded(shape.name), plan.n_rows, shape.embd)
+    step = [angles_of(segments.positions, shape)], [segments], [slots]
+    want, stack = h0.copy(), stack_of(load("ref"), shape, tier, n_blocks)
+    load("ref").layers(want, stack, *step, activations=Activations.Q8)
+    got, stack = asarray(h0), stack_of(cuda, shape, tier, n_blocks)
+    cuda.layers(got, stack, *step, activations=Activations.Q8)
+    assert prepared(stack).graphs.counters == {"eager": 1}
+    error = (asnumpy(got) - want).astype(np.float64)
+    assert np.sqrt((error**2).mean() / ((want - h0).astype(np.float64) ** 2).mean()) <= TOLERANCE[tier]
