@@ -35,6 +35,10 @@ CASES = [
     ("63", "turbo3/turbo3", Shape(heads=2, dim=192)),
     ("63", "q8_0/f16", Shape(heads=1, dim=256, window=30)),
     ("63", "f16/turbo3", Shape(heads=1, dim=512)),
+    ("63", "turbo3_tcq/turbo2_tcq", Shape(heads=2, dim=128)),
+    ("63", "turbo2_tcq/turbo3_tcq", Shape(heads=2, dim=96)),
+    ("63", "turbo3_tcq/turbo3_tcq", Shape(heads=2, dim=64)),
+    ("63", "turbo2_tcq_n/f16", Shape(heads=1, dim=256)),
 ]
 
 

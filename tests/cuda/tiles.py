@@ -55,7 +55,7 @@ def _random(
         norms = (rng.uniform(0.5, 1.5, (n, 32, slices)) * np.sqrt(codec.group(head_dim))).astype(np.float16)
         return codes, norms, table[codes] * np.repeat(norms.astype(np.float64), dims // slices, 2)
     if codec.family == Family.TRELLIS:
-        return _paths(codec, head_dim, rng, shape, slices)
+        return _paths(codec, head_dim, rng, shape, slices, exact)
     scales = rng.uniform(0.5, 1.5, (n, 32, dims // 32))
     if codec.family == Family.Q8_0:
         codes, d = rng.integers(-127, 128, shape), (scales / 74).astype(np.float16)
@@ -66,7 +66,9 @@ def _random(
     return stored, d, codes * np.repeat(d.astype(np.float64), 32, 2)
 
 
-def _paths(codec: Codec, head_dim: int, rng: np.random.Generator, shape: tuple[int, ...], slices: int) -> Any:
+def _paths(
+    codec: Codec, head_dim: int, rng: np.random.Generator, shape: tuple[int, ...], slices: int, exact: bool
+) -> Any:
     """Random bits before each slice and random symbols, as states."""
     n, _, dims = shape
     symbols = rng.integers(0, 1 << codec.bits, (n, 32, slices, dims // slices))
@@ -76,6 +78,8 @@ def _paths(codec: Codec, head_dim: int, rng: np.random.Generator, shape: tuple[i
     top = np.abs(codec.centroids).max()
     unit = levels(codec, head_dim)[1]
     table = np.rint(np.array(codec.centroids) / top * 127) * unit
+    if exact:
+        table = np.array(codec.centroids) * np.sqrt(codec.block / codec.group(head_dim))
     norms = (rng.uniform(0.5, 1.5, (n, 32, slices)) * np.sqrt(codec.group(head_dim))).astype(np.float16)
     values = table[states] * norms.astype(np.float64)[..., None]
     return states.reshape(shape), norms, values.reshape(shape)

@@ -23,7 +23,7 @@ from polykv.types import Codec, Family, KVArena
 ROOM = 1 << 28
 WARPS = 4
 F16 = KINDS[Family.F16, 16]
-LIFTED = tuple(kind for kind in KINDS.values() if kind.name in ("q8_0", "q4_0", "turbo4", "turbo3", "turbo2"))
+LIFTED = tuple(kind for kind in KINDS.values() if kind is not F16)
 
 
 def block_bytes(arena: KVArena) -> int:
@@ -37,8 +37,13 @@ def room_of(k: KVArena, v: KVArena) -> int:
     return max(1, ROOM // each) if each else 1 << 30
 
 
+def file_of(kind: Kind) -> str:
+    """The file of kernels/ that lifts it."""
+    return "lift_path.cu" if kind.path else "lift.cu"
+
+
 def defines(kind: Kind, head_dim: int, values: bool) -> dict[str, Define]:
-    """What kernels/lift.cu is specialised by."""
+    """What kernels/lift.cuh is specialised by."""
     width, slices = slices_of(head_dim)
     return {
         "LIFT_BITS": kind.bits,
@@ -53,7 +58,7 @@ def lift(to: Any, arena: KVArena, blocks: Any, values: bool) -> None:
     """Blocks [n] of an arena to the first n of `to`, uint8 [n_kv, N, bytes of a block]."""
     data, kind = arena.fields["data"], kind_of(arena.codec)
     tiles = arena.block_size // TILE
-    made = kernel("lift.cu", "lift", **defines(kind, arena.head_dim, values))
+    made = kernel(file_of(kind), "lift", **defines(kind, arena.head_dim, values))
     number = len(blocks) * tiles * slices_of(arena.head_dim)[1]
     strides = np.int64(to.strides[0]), np.int64(data.strides[0]), np.int64(data.strides[1])
     levels = _levels(arena.codec, arena.head_dim, cupy().cuda.runtime.getDevice()) if kind.levels else None

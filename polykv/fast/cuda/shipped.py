@@ -13,7 +13,7 @@ from polykv.fast.cuda.forms import LANES, SEARCH, size_defines
 from polykv.fast.cuda.fwht import SIZES
 from polykv.fast.cuda.glu import GATES
 from polykv.fast.cuda.layout import KINDS, Kind, slices_of
-from polykv.fast.cuda.lift import LIFTED
+from polykv.fast.cuda.lift import LIFTED, file_of
 from polykv.fast.cuda.lift import defines as lift_defines
 from polykv.fast.cuda.linear_int8 import FEW_ROWS, TILE, TILE_ROWS, few_defines, tile_defines
 from polykv.fast.cuda.prefill_config import config as prefill_config
@@ -134,7 +134,7 @@ def _prefill() -> Iterator[Shipped]:
         yield Shipped("prefill_join.cu", "prefill_join", {"JOIN_DIMS": dims})
     for i, kind in enumerate(LIFTED):
         for values in (False, True):
-            yield Shipped("lift.cu", "lift", lift_defines(kind, HEADS[(i + 3 * values) % len(HEADS)], values))
+            yield Shipped(file_of(kind), "lift", lift_defines(kind, HEADS[(i + 3 * values) % len(HEADS)], values))
 
 
 def _cache() -> Iterator[Shipped]:
