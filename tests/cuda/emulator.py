@@ -95,6 +95,7 @@ static void run_block() {
 }
 
 static void __syncthreads() { meet(whole); }
+static void __syncwarp() { meet(warps[threadIdx.x / 32]); }
 static char slots[1024][64];
 // What every lane of the warp gives, to be read until the next exchange.
 template <typename T> static const char (*given(const T& v))[64] {
@@ -117,6 +118,8 @@ template <typename T> static T __shfl_up_sync(unsigned, T v, int distance) {
     return taken<T>(given(v), lane >= distance ? lane - distance : lane);
 }
 template <typename T> static T atomicAdd(T* at, T v) { const T old = *at; *at += v; return old; }
+template <typename T> static T atomicAnd(T* at, T v) { const T old = *at; *at &= v; return old; }
+template <typename T> static T atomicOr(T* at, T v) { const T old = *at; *at |= v; return old; }
 template <typename T> static T __ldg(const T* at) { return *at; }
 static float room[1 << 16];
 """

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polykv.fast.cuda.attend_config import Config, config
-from polykv.fast.cuda.attend_plan import ENTRIES, Plan, plan, sets_of
+from polykv.fast.cuda.attend_plan import ENTRIES, HEADS, Plan, plan, sets_of
 from polykv.fast.cuda.attend_run import Step
 from polykv.fast.cuda.device import device
 from polykv.fast.cuda.layout import kind_of
@@ -97,7 +97,9 @@ def host_tables(
     counts = []
     for s, p in zip(shapes, plans, strict=True):
         n = -(-max(len(p.items), 1) // 16) * 16
+        # Items that a graph has too many have no cells, and none of their one head's rows.
         items = np.zeros((n, ENTRIES), np.int32)
+        items[:, HEADS] = 1
         items[: len(p.items)] = p.items
         # Rows that a graph has too many have no parts.
         arrays += [items, _filled(p.ptr, room * s.heads + 1, p.ptr[-1]), p.parts]
