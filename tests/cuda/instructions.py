@@ -13,7 +13,6 @@ alignas(1024) static uint4 memory[1 << 14];
 static int __float2int_rn(float x) { return (int)lrintf(x); }
 static u32 __umulhi(u32 a, u32 b) { return (u32)((uint64_t)a * b >> 32); }
 static u32 __funnelshift_r(u32 low, u32 high, int n) { return (u32)(((uint64_t)high << 32 | low) >> (n & 31)); }
-static void __syncwarp() { meet(warps[threadIdx.x / 32]); }
 template <typename T> static T __shfl_sync(unsigned, T v, int lane) { return taken<T>(given(v), lane); }
 template <typename F> static int over_warp(int v, int start, F with) {
     const auto all = given(v);

@@ -96,7 +96,7 @@ attend(const float* __restrict__ q, const Item* __restrict__ items, const int* _
                     top = fmaxf(top, fabsf(y[i]));
                     // NaN and infinity would round to some integer: they go to the unit instead, and so to all scores.
                     spoilt += 0.0f * y[i];
-                    if (d == slice) x[s][KCodes::byte_of_dim(i)] = y[i];
+                    if (d == slice) x[s][i] = y[i];
                 }
             }
         top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
