@@ -50,6 +50,9 @@ attend(const float* __restrict__ q, const Item* __restrict__ items, const int* _
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     const int slice = warp % ATT_SLICES, team = warp / ATT_SLICES, kv = blockIdx.y;
     const Item item = items[blockIdx.x];
+    // They arrive while the item does.
+    copy_table(memory, k_levels, KCodes::TABLE);
+    if (!ATT_SHARED_TABLE) copy_table(memory + V_TABLE / 16, v_levels, VCodes::TABLE);
     const u32 base = shared_address(memory) + TABLES + EXCHANGE + warp * ATT_STAGES * STAGE;
 
     Source source{k + kv * k_head + 16 * lane, v + kv * v_head + 16 * lane, k_block, v_block, shift};
@@ -112,11 +115,8 @@ attend(const float* __restrict__ q, const Item* __restrict__ items, const int* _
     KCodes key;
     VCodes value;
     if (TABLES > 0) {
-        uint4* tables = reinterpret_cast<uint4*>(memory);
-        copy_table(tables, k_levels, KCodes::TABLE);
-        if (!ATT_SHARED_TABLE) copy_table(tables + V_TABLE / 16, v_levels, VCodes::TABLE);
-        key.table_at(shared_address(tables), lane);
-        value.table_at(shared_address(tables) + V_TABLE, lane);
+        key.table_at(shared_address(memory), lane);
+        value.table_at(shared_address(memory) + V_TABLE, lane);
         __syncthreads();
     }
     key.levels_from(k_levels, gridDim.z);

@@ -60,14 +60,16 @@ template <int BITS, int WIDTH, int RUNS> struct Trellis : Turbo<BITS, WIDTH> {
     // Bits from `bit` on.
     __device__ __forceinline__ u32 from(int bit) const {
         const int word = bit / 32, next = word < LAST ? word + 1 : LAST;
-        return bit % 32 ? __funnelshift_r(codes.w[word], codes.w[next], bit % 32) : codes.w[word];
+        return bit < 0 ? codes.w[0] << -bit : bit % 32 ? __funnelshift_r(codes.w[word], codes.w[next], bit % 32) : codes.w[word];
     }
 
-    // The bits of values 8 s .. 8 s + 7 of a run, with the six before them.
-    __device__ __forceinline__ u32 window(int run, int s) const {
-        const int bit = SPAN * run + 8 * BITS * s;
-        if (s) return from(bit - 6);
-        return __funnelshift_r(before[run / 4] << (24 - run % 4 * 8), from(bit), 26);
+    // The bits of values 4 k .. 4 k + 3 of a run, with the six before them, from bit `SPARE` on: such that the number of the
+    // second entry is where an address has it. Less shifting up costs nothing: there is a pipe for it that has time.
+    static constexpr int SPARE = BITS == 3 ? 0 : LOW - 4;
+    __device__ __forceinline__ u32 window(int run, int k) const {
+        const int bit = SPAN * run + 4 * BITS * k;
+        if (k) return from(bit - 6 - SPARE);
+        return __funnelshift_r(before[run / 4] << (24 - run % 4 * 8), from(bit), 26 - SPARE);
     }
 
     // x moved up by n bits, or down.
@@ -75,24 +77,26 @@ template <int BITS, int WIDTH, int RUNS> struct Trellis : Turbo<BITS, WIDTH> {
 
     __device__ __forceinline__ u32 entry(u32 x) const { return shared4(table + ((x & ENTRY) | copy)); }
 
-    // Of 3 bits: levels of values 0, 2, 1 and 3 of those from 4 h on.
-    __device__ __forceinline__ u32 four_of(u32 x, int h) const {
-        const int up = LOW - 1 - 12 * h;
-        const u32 first = moved(x, up), a = entry(first), b = entry(moved(x, up - 6));
-        // The bits that choose, to the lowest of four nibbles: no carry gets where one of them is.
-        const int at = h ? 12 : up;
-        const u32 bits = __umulhi((h ? x : first) & CHOICE << at, 0xB4000000u >> (at - 1));
-        return pick(a, b, (bits & 0x1111u) | choices);
+    // Levels of four values of a run: of 3 bits as bytes, of values 0, 2, 1 and 3.
+    __device__ __forceinline__ void four_of(int run, int k, u32 (&w)[WORDS / 2]) const {
+        const u32 x = window(run, k);
+        if constexpr (BITS == 2) w[0] = entry(x << 4), w[1] = entry(x);
+        else {
+            const u32 up = x << (LOW - 1), a = entry(up), b = entry(moved(x, LOW - 7));
+            // The bits that choose, to the lowest of four nibbles: no carry gets where one of them is.
+            const u32 bits = __umulhi(up & CHOICE << (LOW - 1), 0xB4000000u >> (LOW - 2));
+            w[0] = pick(a, b, (bits & 0x1111u) | choices);
+        }
     }
 
     // Levels of an octet of a run; of the last one of 12 dims there is but the first half.
     __device__ __forceinline__ void octet(int run, int s, u32 (&w)[WORDS]) const {
-        const u32 x = window(run, s);
 #pragma unroll
-        for (int i = 0; i < WORDS; i++) {
-            if (8 * s + 8 / WORDS * i >= COUNT) w[i] = 0;
-            else if (BITS == 3) w[i] = four_of(x, i);
-            else w[i] = entry(moved(x, LOW - 4 * i));
+        for (int h = 0; h < 2; h++) {
+            u32 four[WORDS / 2] = {};
+            if (8 * s + 4 * h < COUNT) four_of(run, 2 * s + h, four);
+#pragma unroll
+            for (int i = 0; i < WORDS / 2; i++) w[h * WORDS / 2 + i] = four[i];
         }
     }
 };
