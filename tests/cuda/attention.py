@@ -1,4 +1,4 @@
-"""Attention of a step on the device, or in the emulator, against float64 arithmetic on what the same tiles stand for."""
+"""Attention of a step, on the device or in the emulator, against float64 arithmetic on what its tiles stand for."""
 
 from __future__ import annotations
 

@@ -147,7 +147,8 @@ def module(folder: Path) -> ModuleType:
     cp: Any = ModuleType("cupy")
     cp.ndarray, cp.RawKernel = Array, RawKernel
     cp.empty, cp.asarray, cp.full, cp.concatenate = empty, asarray, full, np.concatenate
-    cp.zeros, cp.ascontiguousarray = (lambda shape, dtype: full(shape, 0, dtype)), np.ascontiguousarray
+    cp.zeros = lambda shape, dtype: full(shape, 0, dtype)
+    cp.ascontiguousarray = lambda x: x if x.flags.c_contiguous else asarray(np.ascontiguousarray(x))
     cp.asnumpy = lambda x: np.array(x)
     cp.cuda = SimpleNamespace(
         runtime=runtime,

@@ -33,14 +33,17 @@ GPU = problem()
 needs_gpu = pytest.mark.skipif(GPU is not None, reason=f"no GPU to run on: {GPU}")
 
 
-# Attention: levels are rounded to signed bytes, which moves a value by up to 0.6 % of its RMS; queries to 15 bits.
-LEVELS, QUERIES = 1e-2, 1e-3
+# Attention: levels are rounded to signed bytes, which moves a value by up to 0.6 % of its RMS, and K and V add up; those
+# of trellis types are 0.6 % on the average, and in cases of few cells it shows. Queries are rounded to 15 bits.
+LEVELS, STATES, QUERIES = 1e-2, 2e-2, 1e-3
 
 
 def tolerance(case: Case) -> float:
     """That of the case, but for products of many rows in float16 (`linear`), and for attention."""
     if case.op in ("attend", "attention_block") and case.storage is not None:
         k, v, *_ = case.storage
+        if Family.TRELLIS in (k.family, v.family):
+            return STATES
         if k.unit_norm or v.unit_norm:
             # A block has products before and after, which round W and rows as well.
             return LEVELS + (case.tolerance if case.op == "attention_block" else 0.0)

@@ -20,9 +20,9 @@ WARPS, QUERIES = 4, 4
 
 @dataclass(frozen=True)
 class Config:
-    """k, v: how the types lie in tiles; width, slices: of a head; sets: queries / 4; ctas: blocks that should fit a
-    multiprocessor; stages: turns under way for a warp; tiles: of a turn; softcap: whether scores are capped; warps: of a
-    block; copies: of each table of a trellis type; one_table: whether K and V share theirs."""
+    """k, v: how types lie in tiles; width, slices: of a head; sets: queries / 4; ctas: blocks that should fit a
+    multiprocessor; stages: turns under way for a warp; tiles: of a turn; softcap: whether scores are capped; warps: of
+    a block; copies: of each table of a trellis type; one_table: whether K and V share theirs."""
 
     k: Kind
     v: Kind
@@ -106,11 +106,12 @@ def config(k: Kind, v: Kind, head_dim: int, sets: int, *, softcap: bool, limit: 
 
 
 def _of_paths(k: Kind, v: Kind, head_dim: int, sets: int, softcap: bool, one_table: bool) -> Iterator[Config]:
-    """For trellis types, the best first."""
+    """For trellis types, the best first: a table for every bank, two tiles at a time, many warps."""
     width, slices = slices_of(head_dim)
     most = 1 if max(k.bits, v.bits) >= 8 else 2
     for copies in (32, 16, 8):
-        # With two sets of queries a thread has more registers than twelve warps leave it.
-        for warps in (12, 8, 4) if sets == 1 else (8, 4):
-            for tiles in range(most, 0, -1):
+        for tiles in range(most, 0, -1):
+            # With two sets of queries a thread needs more registers than twelve warps leave it.
+            for warps in (16, 12, 8) if sets == 1 else (8,):
                 yield Config(k, v, width, slices, sets, 1, 1, tiles, softcap, warps, copies, one_table)
+        yield Config(k, v, width, slices, sets, 1, 1, 1, softcap, 4, copies, one_table)

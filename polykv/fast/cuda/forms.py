@@ -25,8 +25,7 @@ from polykv.types import F32, Codec, Family
 
 # Vectors, one a warp, that a block of threads works on.
 WARPS = 4
-# The search for a path keeps two rows of costs, of 64 floats, and a byte a step for every lane
-# (kernels/kv_trellis.cuh).
+# The search for a path keeps two rows of costs, of 64 floats, and a byte a step for every lane (kv_trellis.cuh).
 SEARCH, LANES = 512, 32
 
 

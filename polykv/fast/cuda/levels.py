@@ -13,8 +13,8 @@ LARGEST = 127
 
 
 def levels(codec: Codec, head_dim: int) -> tuple[npt.NDArray[np.uint32], float]:
-    """Sixteen bytes of levels in four words, and the worth of a unit, in units of the norm or scale of a cell. Of trellis
-    types the words are a table of two values in a row (layout_trellis.py).
+    """Sixteen bytes of levels in four words, and the worth of a unit, in units of the norm or scale of a cell. Of
+    trellis types the words are a table of two values in a row (layout_trellis.py).
 
     The largest level becomes 127, so a level moves by up to 0.4 % of it, far less than the step between two levels.
     Sixteen levels are kept as magnitudes: eight below zero, eight above (kernels/attend_types.cuh, Turbo4). Types of

@@ -52,6 +52,9 @@ attend(const float* q, const Item* __restrict__ items, const int* __restrict__ r
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     const int slice = warp % ATT_SLICES, team = warp / ATT_SLICES, kv = blockIdx.y;
     const Item item = items[blockIdx.x];
+    // They arrive while the item does.
+    copy_table(memory, k_levels, KCodes::TABLE);
+    if (!ATT_SHARED_TABLE) copy_table(memory + V_TABLE / 16, v_levels, VCodes::TABLE);
     const u32 base = shared_address(memory) + TABLES + EXCHANGE + warp * ATT_STAGES * STAGE;
 
     Source source{k + kv * k_head + 16 * lane, v + kv * v_head + 16 * lane, k_block, v_block, shift};
@@ -98,7 +101,7 @@ attend(const float* q, const Item* __restrict__ items, const int* __restrict__ r
                     top = fmaxf(top, fabsf(y[i]));
                     // NaN and infinity would round to some integer: they go to the unit instead, and so to all scores.
                     spoilt += 0.0f * y[i];
-                    if (d == slice) x[s][KCodes::byte_of_dim(i)] = y[i];
+                    if (d == slice) x[s][i] = y[i];
                 }
             }
         top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
@@ -114,11 +117,8 @@ attend(const float* q, const Item* __restrict__ items, const int* __restrict__ r
     KCodes key;
     VCodes value;
     if (TABLES > 0) {
-        uint4* tables = reinterpret_cast<uint4*>(memory);
-        copy_table(tables, k_levels, KCodes::TABLE);
-        if (!ATT_SHARED_TABLE) copy_table(tables + V_TABLE / 16, v_levels, VCodes::TABLE);
-        key.table_at(shared_address(tables), lane);
-        value.table_at(shared_address(tables) + V_TABLE, lane);
+        key.table_at(shared_address(memory), lane);
+        value.table_at(shared_address(memory) + V_TABLE, lane);
         __syncthreads();
     }
     key.levels_from(k_levels, gridDim.z);

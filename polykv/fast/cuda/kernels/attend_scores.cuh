@@ -8,13 +8,12 @@ template <int TYPE, int WIDTH, int SETS> struct Scores {
     static constexpr int STEPS = WIDTH / 32;
     static constexpr bool PER_CELL = Codes<TYPE, WIDTH>::PER_CELL;
     static constexpr int PARTS = Codes<TYPE, WIDTH>::PARTS;
-    // The second part has the signs turned.
+    // A second part may have the signs turned.
     u32 q[SETS][STEPS][PARTS][2];
     // Of query t: what one unit of the product is worth, times scale and log2(e), for all dims or for 32.
     float unit[SETS][PER_CELL ? 1 : STEPS];
 
-    // x: what byte i of the lane's octet of step s is multiplied by, of query g / 2 of set n; top: the largest of the whole
-    // query.
+    // x: the dims of the lane's octet of step s, of query g / 2 of set n; top: the largest of the whole query.
     __device__ __forceinline__ void prepare(int n, const float (&x)[STEPS][8], float top, float scale, int g, int t) {
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {
@@ -32,7 +31,8 @@ template <int TYPE, int WIDTH, int SETS> struct Scores {
                 q[n][s][part][0] = q[n][s][part][1] = 0;
 #pragma unroll
                 for (int i = 0; i < 8; i++) {
-                    const int v = __float2int_rn(part ? -x[s][i] * inverse : x[s][i] * inverse), hi = v + 64 >> 7;
+                    const float y = x[s][Codes<TYPE, WIDTH>::dim_of(part, i)] * inverse;
+                    const int v = __float2int_rn(Codes<TYPE, WIDTH>::LESS && part ? -y : y), hi = v + 64 >> 7;
                     q[n][s][part][i / 4] |= ((g % 2 ? v - 128 * hi : hi) & 255) << i % 4 * 8;
                 }
             }

@@ -34,6 +34,7 @@ struct Source {
 // Entry after entry, as often as the table's bytes say.
 __device__ __forceinline__ void copy_table(uint4* to, const u32* from, int bytes) {
     const int copies = bytes / (1024 * 4);
+#pragma unroll 8
     for (int i = threadIdx.x; i < bytes / 16; i += WARPS * 32) {
         const u32 x = from[4 * i / copies];
         to[i] = make_uint4(x, x, x, x);

@@ -16,9 +16,11 @@ enum { F16, Q8_0, Q4_0, TURBO4, TURBO3, TURBO2, TURBO3_TCQ, TURBO2_TCQ };
 template <int WIDTH> struct Order {
     static constexpr int TABLE = 0;
     __device__ __forceinline__ void table_at(u32, int) {}
-    // K: the first dim of a lane's octet of step s, and which byte of the octet has its dim i.
+    // K: the first dim of a lane's octet of step s, and which one of the octet is byte i of a part.
     static __device__ __forceinline__ int first_dim(int s, int t) { return 32 * s + 8 * t; }
-    static __device__ __forceinline__ constexpr int byte_of_dim(int i) { return i; }
+    static __device__ __forceinline__ constexpr int dim_of(int, int i) { return i; }
+    // Whether the second part is less, not more.
+    static constexpr bool LESS = false;
     // V: sum i (0, 1) of pair e is that of dim dim(e, i, g), where there is one.
     static constexpr bool OF_RUNS = false;
     static constexpr int PAIRS = WIDTH / 16;
@@ -90,6 +92,7 @@ template <int WIDTH> struct Turbo3 : Turbo<3, WIDTH> {
 // weights or queries of either sign.
 template <int WIDTH> struct Turbo4 : Turbo<4, WIDTH> {
     static constexpr int PARTS = 2;
+    static constexpr bool LESS = true;
     Words<WIDTH / 8> codes;
     u32 above[2], below[2], by16;
     __device__ __forceinline__ void levels_from(const u32* table, u32 one) {

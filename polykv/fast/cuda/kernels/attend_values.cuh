@@ -134,10 +134,11 @@ template <int TYPE, int WIDTH> struct Values {
         }
     }
 
-    // Of a run four dims of one cell are a word. It is multiplied four times, each time with weights that are zero for all
-    // but one of them: products are cheap, and nothing is moved from word to word.
+    // Of a run four or two dims of one cell are a word. It is multiplied as often, each time with weights that are zero for
+    // all but one of them: nothing is moved from word to word.
     template <int SETS>
     static __device__ __forceinline__ void add_runs(Values (&sets)[SETS], const V& v, const float (&w)[SETS][4]) {
+        constexpr int WORDS = V::WORDS, TIMES = 8 / WORDS;
         u32 r[SETS][4];
 #pragma unroll
         for (int n = 0; n < SETS; n++) turned(w[n], sets[n].f, r[n]);
@@ -145,14 +146,15 @@ template <int TYPE, int WIDTH> struct Values {
         for (int j = 0; j < 4; j++)
 #pragma unroll
             for (int e = 0; e < PAIRS / 4; e++) {
-                u32 a[2], b[2];
+                u32 a[WORDS], b[WORDS];
                 v.octet(2 * j, e, a);
                 v.octet(2 * j + 1, e, b);
 #pragma unroll
                 for (int n = 0; n < 4 * SETS; n++) {
+                    const int i = n % 4 / TIMES * 2, up = n % TIMES * (32 / TIMES);
                     const u32 of = r[n / 4][j];
-                    const int up = n % 4 * 8;
-                    mma_s8_32(sets[n / 4].d[4 * e + n % 4], a[0], a[1], b[0], b[1], make_uint2((of & 255) << up, (of >> 24) << up));
+                    if (V::is_dim(4 * e + n % 4, 0))
+                        mma_s8_32(sets[n / 4].d[4 * e + n % 4], a[i], a[i + 1], b[i], b[i + 1], make_uint2((of & 255) << up, (of >> 24) << up));
                 }
             }
     }
