@@ -117,7 +117,6 @@ template <typename T> static T __shfl_up_sync(unsigned, T v, int distance) {
     const int lane = threadIdx.x % 32;
     return taken<T>(given(v), lane >= distance ? lane - distance : lane);
 }
-static void __syncwarp() { meet(warps[threadIdx.x / 32]); }
 static void atomicAnd(unsigned* at, unsigned v) { *at &= v; }
 static void atomicOr(unsigned* at, unsigned v) { *at |= v; }
 template <typename T> static T atomicAdd(T* at, T v) { const T old = *at; *at += v; return old; }

@@ -58,7 +58,6 @@ inline unsigned short stream2(const void* at) { return load_as<unsigned short>(a
 inline uint4 cached16(const void* at) { return load_as<uint4>(at); }
 inline uint2 cached8(const void* at) { return load_as<uint2>(at); }
 inline void touch(const void* at) { load_as<unsigned>(at); }
-inline void to_l2(const void*) {}
 """
 
 

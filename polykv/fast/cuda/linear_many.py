@@ -13,8 +13,8 @@ from polykv.fast.cuda.device import cupy
 from polykv.fast.cuda.weights import FLOATS
 from polykv.types import QuantTensor
 
-# Values of W that are unpacked at a time, 128 MB as float16. With tiles that fit the L2 cache products of 4,096 rows are
-# too small for cuBLAS: 18,500 tokens a second instead of 24,500 (Llama-8B shape, H200).
+# Values of W that are unpacked at a time, 128 MB as float16. With tiles that fit the L2 cache products of 4,096 rows
+# are too small for cuBLAS: 18,500 tokens a second instead of 24,500 (Llama-8B shape, H200).
 TILE = 1 << 26
 # Constants of the CUDA libraries: types of arrays, type of sums, the default algorithm, operations on matrices.
 R_16F, R_32F = 2, 0

@@ -16,7 +16,6 @@
 // At least 5 blocks on a multiprocessor: up to 96 registers, with which no type spills. Most take fewer, and more blocks
 // fit. Without a bound the compiler saves registers by moving loads down to where they are used, one after the other.
 #define LINEAR_BLOCKS 5
-#define LINEAR_EXPECT 0
 
 __device__ __forceinline__ int column_of(int piece) {
     return piece / Weight::PIECES * Weight::VALUES + Weight::start(piece % Weight::PIECES);
@@ -40,10 +39,9 @@ linear_few(float* y, const unsigned char* data, const signed char* codes, const 
         for (int i = 0; i < LINEAR_AHEAD; ++i) raw[i] = Weight::load(w, (piece + 32 * i) / Weight::PIECES, piece % Weight::PIECES);
         return true;
     };
-    // Weights are on their way before the activations are there: the first ones to this multiprocessor, the others as far
-    // as the L2 cache. Memory would rest while the small kernels between two products run.
+    // The first weights are on their way before the activations are there. Asking the L2 cache for the others as well made
+    // a step 12 % slower.
     bool more = load();
-    if (blockIdx.x < LINEAR_EXPECT) Weight::expect(w, blocks, lane);
     follows(codes, scales);
     const Activations x = {codes + (long long)before * cols, scales + (long long)before * (cols / 32), cols};
     while (more) {

@@ -15,7 +15,6 @@
 #include "weight_type.cuh"
 
 #define LINEAR_TILE 128
-#define LINEAR_EXPECT 0
 #define LINEAR_CHUNKS ((LINEAR_ROWS + 7) / 8)
 // Of the two columns of c that a lane has, those that are wanted.
 #define LINEAR_COLUMNS (LINEAR_ROWS == 1 ? 1 : 2)
@@ -102,9 +101,6 @@ linear_tiles(float* y, const unsigned char* data, const uint2* codes, const uint
     const Fields first = Weight::fields(data, (long long)rows * blocks, (long long)row * blocks);
     const Fields second = Weight::fields(data, (long long)rows * blocks, (long long)other * blocks);
 
-    // On their way to the L2 cache before the activations are there (linear_few.cu).
-    for (int i = warp; blockIdx.x < LINEAR_EXPECT && i < 16 && blockIdx.x * 16 + i < rows; i += LINEAR_WARPS)
-        Weight::expect(Weight::fields(data, (long long)rows * blocks, (long long)(blockIdx.x * 16 + i) * blocks), blocks, lane);
     follows(codes, scales);
     const Rows x = {codes + 32 * start + lane, (const uint4*)(scales + 8 * start) + q, steps};
 

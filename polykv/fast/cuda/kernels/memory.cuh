@@ -43,8 +43,3 @@ __device__ __forceinline__ void touch(const void* at) {
     unsigned unused;
     asm volatile("ld.global.ca.u32 %0, [%1];" : "=r"(unused) : "l"(at));
 }
-
-// A line of 128 bytes on its way to the L2 cache.
-__device__ __forceinline__ void to_l2(const void* at) {
-    asm volatile("prefetch.global.L2 [%0];" : : "l"(at));
-}

@@ -30,15 +30,6 @@ struct Layout {
         return {data + S0 * first, data + S0 * blocks + S1 * first, data + (S0 + S1) * blocks + S2 * first,
                 data + (S0 + S1 + S2) * blocks + S3 * first};
     }
-
-    // So many blocks of a row to the L2 cache, by the lanes of a warp.
-    __device__ __forceinline__ static void expect(const Fields& f, int blocks, int lane) {
-        const unsigned char* from[] = {f.f0, f.f1, f.f2, f.f3};
-        constexpr int SIZES[] = {S0, S1, S2, S3};
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-            for (int at = 128 * lane; at < SIZES[i] * blocks; at += 128 * 32) to_l2(from[i] + at);
-    }
 };
 
 // Nibbles of a word: the lower ones (run 0) or the upper ones (run 1) of its bytes.
