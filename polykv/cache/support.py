@@ -38,7 +38,8 @@ def check_kv(ops: LoadedOps, model: ModelConfig, tiers: tuple[Tier, ...], block_
 
 def refusal(name: str, reasons: list[str], others: list[str]) -> UnsupportedError:
     """The error of a backend that cannot run something; others: backends that can."""
-    advice = "no backend runs it" if not others else f"--backend {others[0]} (backend={others[0]!r}) runs it"
+    best = next((b for b in ("cpu", "cuda", "ref") if b in others), None)
+    advice = "no backend runs it" if best is None else f"--backend {best} (backend={best!r}) runs it"
     return UnsupportedError(f"the backend {name} cannot run this: {'; '.join(reasons)}; {advice}")
 
 

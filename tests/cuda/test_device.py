@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from gguf_bytes import head_of
 
+import polykv
 from polykv.errors import UnsupportedError
-from polykv.fast.cuda.device import describe
+from polykv.fast.cuda.device import describe, problem
 
 H200 = {
     "name": b"NVIDIA H200",
@@ -100,3 +103,10 @@ def test_doctor_survives_a_broken_cupy(setup: str, sentence: str) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.startswith(sentence)
     assert done.stdout.rstrip().endswith("; everything runs on the CPU")
+
+
+@pytest.mark.skipif(problem() is None, reason="there is a GPU: `polykv doctor` shows it")
+def test_without_a_gpu_one_sentence_says_what_lacks_and_what_runs(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError) as e:
+        polykv.load(head_of(tmp_path, 64), backend="cuda")
+    assert str(problem()) in str(e.value) and "--backend cpu" in str(e.value) and "\n" not in str(e.value)

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from case_base import HOSTS, normal, seeded
-from gguf_bytes import tiny
+from case_base import HOSTS
+from gguf_bytes import head_of, tiny
 from tiny_models import tiny_path
 
 import polykv
@@ -36,21 +36,6 @@ def small_heads(tmp_path: Path) -> str:
     path = tmp_path / "small.gguf"
     path.write_bytes(tiny(tok__model="llama").build())
     return str(path)
-
-
-def head_of(tmp_path: Path, dim: int, arch: str = "llama") -> Path:
-    """A random model whose heads have so many values."""
-    file = tiny(arch, tok__model="llama", attention__key_length=dim, attention__value_length=dim)
-    wide = {"attn_q": [32, 4 * dim], "attn_k": [32, 2 * dim], "attn_v": [32, 2 * dim], "attn_output": [4 * dim, 32]}
-    wide |= {"attn_q_norm": [dim], "attn_k_norm": [dim]}
-    rng = seeded(arch)
-    for t in file.tensors:
-        assert isinstance(t.name, str)
-        t.dims = wide.get(t.name.split(".")[-2], t.dims)
-        t.data = normal(rng, *t.dims, scale=t.dims[0] ** -0.5).tobytes()
-    path = tmp_path / f"{arch}-{dim}.gguf"
-    path.write_bytes(file.build())
-    return path
 
 
 @pytest.fixture

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
+from case_base import normal, seeded
 
 U8, I8, U16, I16, U32, I32, F32, BOOL, STRING, ARRAY, U64, I64, F64 = range(13)
 FORMATS = {U8: "B", I8: "b", U16: "H", I16: "h", U32: "I", I32: "i", F32: "f", BOOL: "B", U64: "Q", I64: "q", F64: "d"}
@@ -132,3 +134,18 @@ def tiny(arch: str = "llama", **changes: Any) -> Gguf:
             shapes |= {"attn_q_norm": [8], "attn_k_norm": [8], "post_attention_norm": [32], "post_ffw_norm": [32]}
         tensors += [Tensor(f"blk.{i}.{n}.weight", dims) for n, dims in shapes.items()]
     return Gguf(list(kv.items()), tensors)
+
+
+def head_of(tmp_path: Path, dim: int, arch: str = "llama", **changes: Any) -> Path:
+    """A random model whose heads have so many values. changes: see `tiny`."""
+    file = tiny(arch, tok__model="llama", attention__key_length=dim, attention__value_length=dim, **changes)
+    wide = {"attn_q": [32, 4 * dim], "attn_k": [32, 2 * dim], "attn_v": [32, 2 * dim], "attn_output": [4 * dim, 32]}
+    wide |= {"attn_q_norm": [dim], "attn_k_norm": [dim]}
+    rng = seeded(arch)
+    for t in file.tensors:
+        assert isinstance(t.name, str)
+        t.dims = wide.get(t.name.split(".")[-2], t.dims)
+        t.data = normal(rng, *t.dims, scale=t.dims[0] ** -0.5).tobytes()
+    path = tmp_path / f"{arch}-{dim}.gguf"
+    path.write_bytes(file.build())
+    return path
