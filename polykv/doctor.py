@@ -197,7 +197,7 @@ def _gpu() -> Check:
 
     sentence = problem()
     if sentence is None:
-        text = f"{device()}; its kernels are not a whole backend yet, so everything runs on the CPU"
+        text = f"{device()}; --backend cuda uses it"
     else:
         text = f"not used: {sentence}; everything runs on the CPU"
     return Check("gpu", State.NOTE, text)

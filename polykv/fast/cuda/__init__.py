@@ -1,6 +1,7 @@
 """The CUDA backend: operations of `polykv.ops.Ops` on CuPy arrays, kernels in `kernels/`.
 
-It is not complete, so `polykv.ops.load` does not offer it; tests/cuda/test_cuda_equivalence.py names what is missing.
+`polykv.ops.load` binds bound.py, which takes arrays of the host. tests/cuda/test_cuda_equivalence.py names what is
+missing.
 
     device.py       CuPy and the GPU, or one sentence that says what is missing
     source.py       one text out of a kernel's files and defines
@@ -12,6 +13,11 @@ It is not complete, so `polykv.ops.load` does not offer it; tests/cuda/test_cuda
     layout.py       tiles of codes as attention reads them, and which codecs lie so
     forms.py        what kernels are told about a codec at a head_dim
     kv.py           the cache: tiles read, and turned into the bytes of files and back; kv_write.py: new cells
+    layers.py       the layers of a step; few_rows.py: of few rows, without the host between kernels; graphs.py: as graphs
+    step_tables.py  what the kernels of a step read beside weights and K/V; upload.py: in one copy
+    placed.py       weights taken to the device once; workspace.py: memory of a step
+    follow.py       kernels that start before the one before them has ended
+    bound.py        the operations for arrays of the host
 """
 
 from polykv.fast.cuda.attend import attend
