@@ -12,6 +12,7 @@ from collections.abc import Sequence as Seq
 from enum import StrEnum
 from typing import Any
 
+from polykv.evals.gate import cut_off
 from polykv.evals.result import Cell
 from polykv.evals.statistics import Z95, wilson
 
@@ -123,7 +124,7 @@ def remarks(cells: list[Cell]) -> list[str]:
         found.append(f"measured after the last exact run, so speeds have no anchor: {', '.join(late)}")
     if not any(c["base_recall"] for c in measured):
         found.append(NO_RECALL)
-    return found
+    return found + cut_off(measured)
 
 
 def relative(cells: list[Cell]) -> list[Cell]:

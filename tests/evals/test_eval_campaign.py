@@ -242,7 +242,11 @@ def test_a_cluster_that_is_not_there() -> None:
 
 def cell(role: Role = Role.ARM, kv: str = "turbo3", **other: Any) -> dict[str, Any]:
     figures = {"kld": 0.0, "kld_max": 0.0, "mean_tv": 0.0, "ppl": 9.0, "base_ppl": 9.0, "same_top": 1.0, "trace": "t"}
-    rest = {"stamp": {"machine": "m", "polykv": "1", "commit": "c", "date": "2026-01-01T00:00:00"}, "base_recall": 1.0}
+    rest = {
+        "stamp": {"machine": "m", "polykv": "1", "commit": "c", "date": "2026-01-01T00:00:00"},
+        "base_recall": 1.0,
+        "cap_limited": 0,
+    }
     rest |= {"kld_error": 0.0, "kld_positions": 1000}
     rest |= {"base_trace": "t", "engaged": True, "tiers": [kv], "passes": True, "text_ppl": 2.0, "exact": []}
     sizes = {"decode_tok_s": 100.0, "prefill_tok_s": 1000.0, "kv_bytes": 10, "f16_bytes": 40}
@@ -313,6 +317,7 @@ def test_remarks() -> None:
     assert "differ in machine" in remarks([FIRST, cell(stamp=stamp | {"machine": "n"}), LAST])[0]
     assert "no anchor: turbo3" in remarks([FIRST, cell(stamp=stamp | {"date": "2026-01-02T00:00:00"}), LAST])[0]
     assert remarks([c | {"base_recall": 0.0} for c in (FIRST, cell(), LAST)]) == [NO_RECALL]
+    assert "1 was cut off by --tokens" in remarks([FIRST, cell(recall_mismatch=2, cap_limited=1), LAST])[0]
 
 
 def test_without_anchors_there_are_no_ratios() -> None:
