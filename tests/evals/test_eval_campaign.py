@@ -19,6 +19,7 @@ from polykv.cli import run as cli
 from polykv.errors import ConfigError, FormatError
 from polykv.evals.campaign import Outcome, Task, run
 from polykv.evals.executor import LocalProcesses
+from polykv.evals.loops import repeated
 from polykv.evals.overview import measure
 from polykv.evals.overview_judge import NO_RECALL, Role, control_reason, drift, invalid, relative, remarks, verdict
 from polykv.evals.store import Store, alone
@@ -246,6 +247,7 @@ def cell(role: Role = Role.ARM, kv: str = "turbo3", **other: Any) -> dict[str, A
         "stamp": {"machine": "m", "polykv": "1", "commit": "c", "date": "2026-01-01T00:00:00"},
         "base_recall": 1.0,
         "cap_limited": 0,
+        "repeats": 0.0,
     }
     rest |= {"kld_error": 0.0, "kld_positions": 1000}
     rest |= {"base_trace": "t", "engaged": True, "tiers": [kv], "passes": True, "text_ppl": 2.0, "exact": []}
@@ -308,6 +310,28 @@ def test_relative_figures_and_verdicts() -> None:
     # A model whose own texts are unlikely is measured with its own measure.
     poor = [c | {"text_ppl": 100.0} for c in (FIRST, cell(), LAST)]
     assert all(c["coherent"] for c in relative(poor))
+
+
+def test_a_text_that_goes_round_is_nonsense_however_likely() -> None:
+    round_ = cell(repeats=0.75, text_ppl=1.5)
+    found = relative([FIRST, cell(repeats=0.4), round_, LAST])
+    assert [verdict(c) for c in found] == ["PASS", "PASS", "INCOHERENT", "PASS"]
+    assert found[2]["nonsense"] == "repeats itself: 75% of what it writes is the same few tokens"
+    assert remarks(found) == []
+    # The model does so with exact types, too.
+    found = relative([FIRST | {"repeats": 0.6}, round_, LAST | {"repeats": 0.6}])
+    assert all(c["coherent"] for c in found) and "exact run repeats itself" in remarks(found)[0]
+
+
+def test_what_repeats() -> None:
+    said = list(range(40))
+    assert repeated(said) == repeated(said * 2) == repeated(said[:2]) == 0
+    assert repeated([5] * 32) == repeated([5, 6] * 16) == repeated([5, 6, 7, 8] * 8) == 1
+    # Twice is no circle, and a phrase of five tokens none that is looked for.
+    assert repeated([1, 2, 1, 2, 9, 9]) == 0 and repeated([5, 6, 7, 8, 9] * 6) == 0
+    assert repeated([*said[:8], *[3, 4] * 10, 1, 2, 3, 4]) == 20 / 32
+    with_break = [7] * 10 + [8] + [7] * 21
+    assert repeated(with_break) == 21 / 32
 
 
 def test_remarks() -> None:
