@@ -132,8 +132,8 @@ def remarks(cells: list[Cell]) -> list[str]:
 
 
 def relative(cells: list[Cell]) -> list[Cell]:
-    """The cells with what only a comparison tells: `decode_ratio`, `prefill_ratio`, `smaller`, `nonsense`, which is what
-    is wrong with what a pair wrote, and `coherent`, whether nothing is.
+    """The cells with what only a comparison tells: `decode_ratio`, `prefill_ratio`, `smaller`, `nonsense`, which is
+    what is wrong with what a pair wrote, and `coherent`, whether nothing is.
 
     They are compared with the mean of both anchors, so that a slow drift of the machine counts half. Without anchors
     there are no ratios.
