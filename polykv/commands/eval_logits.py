@@ -63,6 +63,7 @@ def command(as_json: bool, out: Path | None, kvs: tuple[str, ...], base: str, **
     """
     from polykv.evals.arms import make_arm, never_coded
     from polykv.evals.damage import check_exact
+    from polykv.evals.gate import cut_off
     from polykv.evals.kept import Kept
     from polykv.evals.overview_judge import NO_RECALL
     from polykv.evals.result import Result
@@ -94,6 +95,7 @@ def command(as_json: bool, out: Path | None, kvs: tuple[str, ...], base: str, **
     result = Result("logits", made, settings, cells).judge(invalid, below)
     if bench.recall == 0:
         result.notes.append(NO_RECALL)
+    result.notes += cut_off(c for c in cells if not c["self_test"])
     show(output, result)
     conclude(output, result, out)
 

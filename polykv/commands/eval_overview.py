@@ -99,7 +99,7 @@ def _judge(cells: list[Cell], values: dict[str, Any], asked: tuple[str, ...], li
         here = relative([c for c in cells if c["ctx"] == ctx])
         void += invalid(here, values["max_ppl"])
         arms = [c for c in here if c["kv"] in asked and c["role"] != Role.LAST and "error" not in c]
-        worse += [f"{c['kv']} writes what the exact run finds unlikely" for c in arms if not c["coherent"]]
+        worse += [f"{c['kv']} {c['nonsense']}" for c in arms if not c["coherent"]]
         worse += below(arms, limits, HIGHER)
         judged += here
         notes += remarks(here)

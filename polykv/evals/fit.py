@@ -8,6 +8,8 @@ only becomes smaller, and below the smallest an error is raised.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from polykv.counted import counted
 from polykv.errors import ConfigError
 from polykv.evals.sample import Count, Draft, Sample, Task
@@ -19,11 +21,22 @@ def samples(task: Task, *, length: int, n: int, seed: int, count: Count) -> list
     Raises ConfigError when not even the smallest ones fit.
     """
     # First, so that the length that is asked for instead does for all samples.
-    smallest = max(_tokens(task.draft(seed, i, task.least), count) for i in range(n))
-    if smallest + task.budget > length:
-        raise _too_long(task, length, smallest)
+    check_fit([(task, length)], n=n, seed=seed, count=count)
     size = largest(task, length, seed, count)
     return [fitted(task, length, size, seed, i, count) for i in range(n)]
+
+
+def check_fit(grid: Iterable[tuple[Task, int]], *, n: int, seed: int, count: Count) -> None:
+    """Raise ConfigError when the smallest form of a sample does not fit into its length; it asks for a length that does
+    for all samples of all tasks of the grid."""
+    short = []
+    for task, length in grid:
+        smallest = max(_tokens(task.draft(seed, i, task.least), count) for i in range(n))
+        if smallest + task.budget > length:
+            short.append((smallest + task.budget, task, length))
+    if short:
+        needed, task, length = max(short, key=lambda s: s[0])
+        raise _too_long(task, length, needed - task.budget)
 
 
 def _too_long(task: Task, length: int, tokens: int) -> ConfigError:

@@ -12,6 +12,7 @@ likeliest tokens with their log-probabilities. Disagreements of the likeliest to
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from enum import Enum
@@ -19,6 +20,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from polykv.counted import counted
 
 # Log-probabilities that are recorded per position; nats by which two tokens may differ and still tie.
 TOP, TIE_MARGIN = 20, 0.7
@@ -160,3 +163,17 @@ def summary(prompts: list[PromptVerdict], bar: float, max_tv: float = MAX_TV) ->
         "n_missing": sum(p.missing for p in prompts),
         **{kind.value: kinds.count(kind) for kind in Kind},
     }
+
+
+def cut_off(cells: Iterable[dict[str, Any]]) -> list[str]:
+    """What has to be known about answers that one run of a pair lacks only because it had used up its tokens.
+
+    >>> cut_off([{"kv": "f16", "recall_mismatch": 3, "cap_limited": 2}])
+    ['f16: of 3 answers that only one of the runs gives, 2 were cut off by --tokens: they may only be late, take more']
+    """
+    return [
+        f"{c['kv']}: of {counted(c['recall_mismatch'], 'answer')} that only one of the runs gives, {c['cap_limited']} "
+        f"{'was' if c['cap_limited'] == 1 else 'were'} cut off by --tokens: they may only be late, take more"
+        for c in cells
+        if c["cap_limited"]
+    ]

@@ -23,6 +23,7 @@ from polykv.evals.divergence import figures, perplexity
 from polykv.evals.gate import compare, summary
 from polykv.evals.gate_prompts import needle_prompts
 from polykv.evals.gate_run import GatePrompt, Recorded, record
+from polykv.evals.loops import repeated
 from polykv.evals.perplexity import compare as compare_windows
 from polykv.evals.perplexity import score
 from polykv.evals.result import Cell
@@ -156,6 +157,7 @@ def _run(inputs: Inputs, base: Arm, arm: Arm, settings: dict[str, Any]) -> Cell:
         "decode_tok_s": statistics.median(g.stats.decode_tok_s for g in timed),
         "decode_runs": [g.stats.decode_tok_s for g in timed],
         "text_ppl": ppl,
+        "repeats": repeated(said),
         "text": llm.tokenizer.decode(said),
         "engaged": _engaged(llm, arm, len(ids)) and counters["layers"] > 0,
         "calls": dict(counters),

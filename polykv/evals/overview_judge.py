@@ -12,6 +12,7 @@ from collections.abc import Sequence as Seq
 from enum import StrEnum
 from typing import Any
 
+from polykv.evals.gate import cut_off
 from polykv.evals.result import Cell
 from polykv.evals.statistics import Z95, wilson
 
@@ -20,6 +21,8 @@ CONTROL, CONTROL_SAME, CONTROL_KLD = "q8_0", 0.97, 0.03
 # A text that a pair writes should not surprise the exact run more than that, or than so many times what the exact run
 # thinks of its own; greedy texts of a sound model have perplexity 1 to 4.
 COHERENT_PPL, COHERENT_TIMES = 20.0, 4.0
+# A text of which so much repeats itself (`loops.repeated`) is nonsense, however likely, unless exact runs do so, too.
+CIRCULAR = 0.5
 # What a gate cannot say when there is nothing to lose.
 NO_RECALL = "the exact run answers none of the questions: that no answer is lost means nothing"
 # Anchors whose speeds differ by more make speeds of this run a guess.
@@ -123,12 +126,14 @@ def remarks(cells: list[Cell]) -> list[str]:
         found.append(f"measured after the last exact run, so speeds have no anchor: {', '.join(late)}")
     if not any(c["base_recall"] for c in measured):
         found.append(NO_RECALL)
-    return found
+    if any(c["repeats"] >= CIRCULAR for c in measured if c["role"] in (Role.FIRST, Role.LAST)):
+        found.append("the exact run repeats itself after this text: that others do cannot be held against them")
+    return found + cut_off(measured)
 
 
 def relative(cells: list[Cell]) -> list[Cell]:
-    """The cells with what only a comparison tells: `decode_ratio`, `prefill_ratio`, `smaller`, and `coherent`, whether
-    the exact run finds likely what a pair wrote.
+    """The cells with what only a comparison tells: `decode_ratio`, `prefill_ratio`, `smaller`, `nonsense`, which is
+    what is wrong with what a pair wrote, and `coherent`, whether nothing is.
 
     They are compared with the mean of both anchors, so that a slow drift of the machine counts half. Without anchors
     there are no ratios.
@@ -139,11 +144,23 @@ def relative(cells: list[Cell]) -> list[Cell]:
         if "error" in cell:
             return {}
         found: dict[str, Any] = {"smaller": cell["f16_bytes"] / cell["kv_bytes"]}
-        limit = COHERENT_PPL
         if anchors:
             for name, key in (("decode_ratio", "decode_tok_s"), ("prefill_ratio", "prefill_tok_s")):
                 found[name] = cell[key] / (sum(a[key] for a in anchors) / len(anchors))
-            limit = max(limit, COHERENT_TIMES * sum(a["text_ppl"] for a in anchors) / len(anchors))
-        return found | {"coherent": cell["text_ppl"] <= limit}
+        wrong = _nonsense(cell, anchors)
+        return found | {"nonsense": wrong, "coherent": not wrong}
 
     return [cell | against(cell) for cell in cells]
+
+
+def _nonsense(cell: Cell, anchors: list[Cell]) -> str:
+    """What is wrong with what a pair wrote, or ""."""
+    limit = COHERENT_PPL
+    if anchors:
+        limit = max(limit, COHERENT_TIMES * sum(a["text_ppl"] for a in anchors) / len(anchors))
+    # Not a number is not coherent.
+    if not cell["text_ppl"] <= limit:
+        return "writes what the exact run finds unlikely"
+    if cell["repeats"] >= CIRCULAR and not any(a["repeats"] >= CIRCULAR for a in anchors):
+        return f"repeats itself: {cell['repeats']:.0%} of what it writes is the same few tokens"
+    return ""

@@ -11,7 +11,7 @@ from polykv.errors import ConfigError
 from polykv.evals.answers import Answer, counter, run
 from polykv.evals.cells import Marks, compared, whole
 from polykv.evals.counting import VACUOUS
-from polykv.evals.fit import samples
+from polykv.evals.fit import check_fit, samples
 from polykv.evals.kept import NOWHERE, Kept
 from polykv.evals.result import Cell
 from polykv.evals.sample import Sample, Task
@@ -47,6 +47,7 @@ class Suite:
         if self.longest > llm.context:
             raise ConfigError(f"a length of {self.longest:,} tokens is beyond the context of {llm.context:,}")
         count = counter(llm)
+        check_fit(self.grid, n=self.n, seed=self.seed, count=count)
         return [samples(task, length=length, n=self.n, seed=self.seed, count=count) for task, length in self.grid]
 
     def remarks(self) -> list[str]:

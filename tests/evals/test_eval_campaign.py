@@ -19,6 +19,7 @@ from polykv.cli import run as cli
 from polykv.errors import ConfigError, FormatError
 from polykv.evals.campaign import Outcome, Task, run
 from polykv.evals.executor import LocalProcesses
+from polykv.evals.loops import repeated
 from polykv.evals.overview import measure
 from polykv.evals.overview_judge import NO_RECALL, Role, control_reason, drift, invalid, relative, remarks, verdict
 from polykv.evals.store import Store, alone
@@ -242,7 +243,12 @@ def test_a_cluster_that_is_not_there() -> None:
 
 def cell(role: Role = Role.ARM, kv: str = "turbo3", **other: Any) -> dict[str, Any]:
     figures = {"kld": 0.0, "kld_max": 0.0, "mean_tv": 0.0, "ppl": 9.0, "base_ppl": 9.0, "same_top": 1.0, "trace": "t"}
-    rest = {"stamp": {"machine": "m", "polykv": "1", "commit": "c", "date": "2026-01-01T00:00:00"}, "base_recall": 1.0}
+    rest = {
+        "stamp": {"machine": "m", "polykv": "1", "commit": "c", "date": "2026-01-01T00:00:00"},
+        "base_recall": 1.0,
+        "cap_limited": 0,
+        "repeats": 0.0,
+    }
     rest |= {"kld_error": 0.0, "kld_positions": 1000}
     rest |= {"base_trace": "t", "engaged": True, "tiers": [kv], "passes": True, "text_ppl": 2.0, "exact": []}
     sizes = {"decode_tok_s": 100.0, "prefill_tok_s": 1000.0, "kv_bytes": 10, "f16_bytes": 40}
@@ -306,6 +312,28 @@ def test_relative_figures_and_verdicts() -> None:
     assert all(c["coherent"] for c in relative(poor))
 
 
+def test_a_text_that_goes_round_is_nonsense_however_likely() -> None:
+    round_ = cell(repeats=0.75, text_ppl=1.5)
+    found = relative([FIRST, cell(repeats=0.4), round_, LAST])
+    assert [verdict(c) for c in found] == ["PASS", "PASS", "INCOHERENT", "PASS"]
+    assert found[2]["nonsense"] == "repeats itself: 75% of what it writes is the same few tokens"
+    assert remarks(found) == []
+    # The model does so with exact types, too.
+    found = relative([FIRST | {"repeats": 0.6}, round_, LAST | {"repeats": 0.6}])
+    assert all(c["coherent"] for c in found) and "exact run repeats itself" in remarks(found)[0]
+
+
+def test_what_repeats() -> None:
+    said = list(range(40))
+    assert repeated(said) == repeated(said * 2) == repeated(said[:2]) == 0
+    assert repeated([5] * 32) == repeated([5, 6] * 16) == repeated([5, 6, 7, 8] * 8) == 1
+    # Twice is no circle, and a phrase of five tokens none that is looked for.
+    assert repeated([1, 2, 1, 2, 9, 9]) == 0 and repeated([5, 6, 7, 8, 9] * 6) == 0
+    assert repeated([*said[:8], *[3, 4] * 10, 1, 2, 3, 4]) == 20 / 32
+    with_break = [7] * 10 + [8] + [7] * 21
+    assert repeated(with_break) == 21 / 32
+
+
 def test_remarks() -> None:
     stamp = FIRST["stamp"]
     assert remarks([FIRST, cell(), LAST]) == [] == remarks([])
@@ -313,6 +341,7 @@ def test_remarks() -> None:
     assert "differ in machine" in remarks([FIRST, cell(stamp=stamp | {"machine": "n"}), LAST])[0]
     assert "no anchor: turbo3" in remarks([FIRST, cell(stamp=stamp | {"date": "2026-01-02T00:00:00"}), LAST])[0]
     assert remarks([c | {"base_recall": 0.0} for c in (FIRST, cell(), LAST)]) == [NO_RECALL]
+    assert "1 was cut off by --tokens" in remarks([FIRST, cell(recall_mismatch=2, cap_limited=1), LAST])[0]
 
 
 def test_without_anchors_there_are_no_ratios() -> None:

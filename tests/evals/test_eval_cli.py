@@ -162,6 +162,21 @@ def test_logits(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert code == 0 and result["settings"]["free"]
 
 
+def test_answers_that_are_cut_off_are_told(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from polykv.evals import gate
+
+    real = gate.summary
+    monkeypatch.setattr(gate, "summary", lambda *a: real(*a) | {"recall_mismatch": 2, "cap_limited": 2})
+    prompts = tmp_path / "prompts.json"
+    prompts.write_text(json.dumps([{"prompt": TEXT}]))
+    args = ("logits", "-m", MODEL, "--prompts", str(prompts), "--tokens", "3", "--kv", "q8_0", "--self-test")
+    _, result, text = ask(capsys, *args)
+    assert [n for n in result["notes"] if "cut off by --tokens" in n] == gate.cut_off(result["cells"][:1])
+    assert "q8_0: of 2 answers" in text.replace("\n", " ")
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [

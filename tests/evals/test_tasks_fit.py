@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from polykv.errors import ConfigError
-from polykv.evals.fit import depths, largest, samples
+from polykv.evals.fit import check_fit, depths, largest, samples
 from polykv.evals.haystack import Essay
 from polykv.evals.needles import TASKS, niah
 from polykv.evals.rewrites import Rewrites
@@ -46,6 +46,16 @@ def test_the_advice_is_right() -> None:
     assert samples(task, length=enough, n=1, seed=42, count=BY_WORDS)[0].size == task.least
     with pytest.raises(ConfigError):
         samples(task, length=enough - 1, n=1, seed=42, count=BY_WORDS)
+
+
+def test_the_advice_is_right_for_all_tasks() -> None:
+    """Who follows it is not told of the next task, and the next."""
+    with pytest.raises(ConfigError) as caught:
+        check_fit([(task, 40) for task in ALL], n=2, seed=42, count=BY_WORDS)
+    enough = int(str(caught.value).rsplit("of ", 1)[1].removesuffix(" or more").replace(",", ""))
+    check_fit([(task, enough) for task in ALL], n=2, seed=42, count=BY_WORDS)
+    with pytest.raises(ConfigError, match=f"take a length of {enough:,} or more"):
+        check_fit([(task, enough - 1) for task in ALL], n=2, seed=42, count=BY_WORDS)
 
 
 def test_the_advice_is_right_for_all_samples() -> None:

@@ -293,6 +293,7 @@ def test_floor(capsys: pytest.CaptureFixture[str]) -> None:
         (["niah", "--lengths", ""], "whole numbers of 1 or more"),
         (["niah", "--lengths", "99999"], "sequences of 99,999 tokens are outside"),
         (["niah", "--lengths", "200"], "niah_single_1 does not fit into 200 tokens"),
+        (["niah", "--lengths", "200", "--tasks", "all"], "niah_multiquery does not fit into 200 tokens"),
         (["niah", "--lengths", "900", "--kv", "f16", "--kv", "f17"], "f17"),
         (["niah", "--depths", "120"], "--depths '120': percentages of 0 to 100"),
         (["niah", "--depths", "half"], "percentages"),
