@@ -34,6 +34,13 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def settled() -> None:
+    """The same for what the tests of other files have left: tests of Ctrl-C collect garbage hundreds of times."""
+    gc.collect()
+    gc.freeze()
+
+
 def _model(name: str) -> Path:
     path = Path(platformdirs.user_cache_dir("polykv")) / "models" / f"{name}.gguf"
     if not path.is_file():
