@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format bench results notebooks clean
+.PHONY: help run test lint models doctests format bench results notebooks clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*  ## /  make \1|/p' Makefile | column -t -s '|'
@@ -33,19 +33,24 @@ run: $(STAMP)-run  ## three agents answer three questions about one document
 	$(BIN)/polykv pull smollm2
 	$(BIN)/polykv ask --kv q8_0/turbo3
 
-# Two processes share the tests, most of which keep one core busy. (The tables that the equivalence suite prints need one:
-# `pytest tests/test_equivalence.py`.) Tests that need gemma3 skip with the reason when it cannot be brought here;
-# nothing else may be missing.
-test: lint  ## everything: lint, types, tests, doctests
-	$(BIN)/polykv pull smollm2
-	-$(BIN)/polykv pull gemma3
+# Two processes share the tests, most of which keep one core busy; what keeps one core busy before them is done side by
+# side too. (The tables that the equivalence suite prints need one: `pytest tests/test_equivalence.py`.)
+test: $(STAMP)-dev  ## everything: lint, types, doctests, tests
+	$(MAKE) -j2 lint models doctests
 	$(BIN)/python -m pytest tests -n 2 --dist worksteal
-	$(BIN)/python -m pytest --doctest-modules polykv
 
 lint: $(STAMP)-dev  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Tests that need gemma3 skip with the reason when it cannot be brought here; nothing else may be missing.
+models: $(STAMP)-run  ## fetch the models that tests use
+	$(BIN)/polykv pull smollm2
+	-$(BIN)/polykv pull gemma3
+
+doctests: $(STAMP)-dev  ## the examples in docstrings
+	$(BIN)/python -m pytest --doctest-modules polykv
 
 format: $(STAMP)-dev  ## rewrite the sources in the project's format
 	$(BIN)/ruff check --fix .

@@ -13,8 +13,8 @@ from polykv import ref
 from polykv.model.gguf_check import SCALE_AT
 from polykv.ops import AGREEMENT, Agreement, Limits, Ops
 from polykv.ref import codec as codecs
-from polykv.ref import rotation
-from polykv.types import F32, U8, WEIGHT_BLOCK, Codec, QuantTensor, WeightType
+from polykv.ref import rotation, trellis
+from polykv.types import F32, U8, WEIGHT_BLOCK, Codec, Family, QuantTensor, WeightType
 
 Arrays = tuple[np.ndarray, ...]
 FLOATS = (WeightType.F32, WeightType.F16, WeightType.BF16)
@@ -134,7 +134,7 @@ def packed(name: str, codec: Codec, *shape: int) -> U8:
     return _packed(name, codec, shape).copy()
 
 
-# Every backend of a case asks for the same codes, and a trellis is a dear search.
+# Every backend of a case asks for the same codes.
 @lru_cache(maxsize=32)
 def _stored(name: str, codec: Codec, shape: tuple[int, ...]) -> U8:
     return ref.encode(codec, vectors(name, codec, "zeros", *shape))
@@ -142,7 +142,22 @@ def _stored(name: str, codec: Codec, shape: tuple[int, ...]) -> U8:
 
 @lru_cache(maxsize=32)
 def _packed(name: str, codec: Codec, shape: tuple[int, ...]) -> U8:
-    return codecs.encode_groups(codec, vectors(name, codec, "zeros", *shape), codec.group(shape[-1]))
+    x, group = vectors(name, codec, "zeros", *shape), codec.group(shape[-1])
+    if codec.family == Family.TRELLIS:
+        return random_paths(codec, x, group, seeded(f"paths-{name}-{codec.name}-{shape}"))
+    return codecs.encode_groups(codec, x, group)
+
+
+def random_paths(codec: Codec, x: F32, group: int, rng: np.random.Generator) -> U8:
+    """Packed bytes of vectors as long as x whose paths are random: any stream is a path, and these need no search.
+    (What encoders choose has cases of its own.)"""
+    groups = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % group)]).reshape(*x.shape[:-1], -1, group)
+    bits = rng.integers(0, 2, (*groups.shape[:-1], codec.prefix_bits + codec.bits * group), dtype=np.uint8)
+    stream = np.packbits(bits, axis=-1, bitorder="little")
+    states = trellis.window(stream, np.arange(group), codec.bits, codec.prefix_bits)
+    chosen = np.array(codec.centroids, np.float32)[states]
+    norm = rotation.stored_norm(codec, rotation.pairwise(groups), chosen, rotation.pairwise)
+    return np.concatenate([norm.view(np.uint8), stream], axis=-1).reshape(*x.shape[:-1], -1)
 
 
 def squared_error(codec: Codec, x: F32, data: U8, group: int) -> np.ndarray:

@@ -34,6 +34,19 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests without CPU kernels first: one of two processes is busy with them while the other, which begins in the
+    middle, compiles most kernels. Where none are kept yet, both would compile the same ones otherwise."""
+    items.sort(key=lambda item: item.path.parent.name not in ("cuda", "ref"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def settled() -> None:
+    """The same for what the tests of other files have left: tests of Ctrl-C collect garbage hundreds of times."""
+    gc.collect()
+    gc.freeze()
+
+
 def _model(name: str) -> Path:
     path = Path(platformdirs.user_cache_dir("polykv")) / "models" / f"{name}.gguf"
     if not path.is_file():

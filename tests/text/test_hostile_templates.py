@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 import tracemalloc
+from itertools import accumulate
 
 import pytest
 from vocabularies import byte_level
 
 from polykv.errors import FormatError, PolyKVError, PromptError
 from polykv.text.chat import ChatTemplate
+from polykv.text.template_budget import MAX_SECONDS, Budget
 from polykv.text.tokenizer import Tokenizer
 
 TOK = Tokenizer.from_gguf(byte_level())
@@ -123,6 +125,22 @@ def test_bombs_are_stopped(source: str) -> None:
     assert peak < 100e6
     # A runaway guard (of processor time, under tracing), not a measure of speed.
     assert time.thread_time() - start < 30
+
+
+def test_time_is_counted_but_for_its_longest_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In which Python may have collected garbage; a second one of that length is the template's own."""
+
+    def run(*gaps: float) -> None:
+        clock = iter(accumulate(gaps, initial=5.0))
+        monkeypatch.setattr(time, "thread_time", lambda: next(clock))
+        budget = Budget()
+        for _ in gaps:
+            budget.step()
+
+    run(*[0.001] * 400, 60.0, *[0.001] * 90)
+    for gaps in ((60.0, MAX_SECONDS + 0.1), (MAX_SECONDS + 0.1, 60.0), [0.001] * 600):
+        with pytest.raises(FormatError, match="processor time"):
+            run(*gaps)
 
 
 def test_a_stopped_template_can_be_used_again() -> None:

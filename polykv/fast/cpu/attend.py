@@ -44,7 +44,7 @@ from polykv.fast.cpu.attend_query import prepare_queries
 from polykv.fast.cpu.attend_softmax import NONE, merge_row
 from polykv.fast.cpu.attend_unit import lay_out, width_of, work_bytes
 from polykv.fast.cpu.attend_views import floats, ints, longs
-from polykv.fast.cpu.entry import entry
+from polykv.fast.cpu.entry import entry, invoke
 from polykv.fast.cpu.fwht import rotate_back
 from polykv.fast.cpu.kv import Side, side
 from polykv.fast.cpu.kv_layout import CORE, DIM, I64
@@ -224,8 +224,10 @@ def _phases(job: Any, desk: int, phase: int, worker: int, workers: int) -> None:
 
 
 @kernel()
-def _alone(job: int, desk: int, worker: int, workers: int) -> None:
-    attend_phases(job, desk, 0, worker, workers)
+def _alone(what: int, desk: int, worker: int, workers: int) -> None:
+    """what: addresses of `attend_phases`, so that it is compiled once (`entry`), and of a job."""
+    both = longs(what, 2)
+    invoke(both[0], (both[1], desk, 0, worker, workers))
 
 
 def segment_arrays(s: Segments) -> tuple[I32, ...]:
@@ -267,7 +269,8 @@ def attend(
         memory = team.memory(team.workers * max(job[WORK_BYTES] for job in jobs.each))
         for job in jobs.each:
             job[WORK], job[SCALARS] = memory, address(scalars)
-        team.run(entry(_alone, 4), address(jobs.each[0]))
+        what = np.array((entry(attend_phases, 5), address(jobs.each[0])), np.int64)
+        team.run(entry(_alone, 4), address(what))
     return out, lse
 
 
