@@ -16,7 +16,7 @@ import numpy as np
 from polykv.errors import UnsupportedError
 from polykv.fast.cuda.arrays import asarray, check, output
 from polykv.fast.cuda.attend_config import config
-from polykv.fast.cuda.attend_plan import sets_of
+from polykv.fast.cuda.attend_plan import long, sets_of
 from polykv.fast.cuda.attend_run import run, step_of
 from polykv.fast.cuda.device import cupy, device
 from polykv.fast.cuda.fwht import fwht
@@ -52,8 +52,8 @@ def attend(
             raise UnsupportedError(reason)
     sets = sets_of(segments, heads // k.n_kv)
     capped, limit = softcap > 0, device().shared
-    one_table = same_table(k.codec, v.codec)
-    made = config(kind_of(k.codec), kind_of(v.codec), head_dim, sets, softcap=capped, limit=limit, one_table=one_table)
+    how = {"one_table": same_table(k.codec, v.codec), "long": long(segments)}
+    made = config(kind_of(k.codec), kind_of(v.codec), head_dim, sets, softcap=capped, limit=limit, **how)
     dims = made.width * made.slices
     step = step_of(segments, made, heads, k.n_kv, window)
     y, lse = run(step, made, _into(q, k.codec, dims), k, v, scale=scale, window=window, softcap=softcap)
