@@ -25,7 +25,7 @@ import numpy as np
 from polykv.cache.codecs import CODECS
 from polykv.fast.cuda import attend_run as attention
 from polykv.fast.cuda.attend_config import config
-from polykv.fast.cuda.attend_plan import sets_of
+from polykv.fast.cuda.attend_plan import long, sets_of
 from polykv.fast.cuda.device import cupy, device
 from polykv.fast.cuda.layout import kind_of, slices_of
 from polykv.fast.cuda.levels import same_table
@@ -128,8 +128,8 @@ class Case:
         blocks, rows = np.arange(depth // BLOCK, dtype=np.int32), np.zeros(1, np.int32)
         segments = Segments.of([Segment(blocks, 0, depth, rows)], np.array([depth - 1], np.int32))
         sets = sets_of(segments, heads // n_kv)
-        one_table, limit = same_table(k, v), device().shared
-        made = config(kind_of(k), kind_of(v), dim, sets, softcap=False, limit=limit, one_table=one_table)
+        how = {"one_table": same_table(k, v), "long": long(segments)}
+        made = config(kind_of(k), kind_of(v), dim, sets, softcap=False, limit=device().shared, **how)
         step = attention.step_of(segments, made, heads, n_kv, 0)
         q = cp.random.standard_normal((1, heads, dim), dtype=np.float32)
 

@@ -33,6 +33,8 @@ import numpy as np
 import numpy.typing as npt
 
 from polykv.errors import ConfigError
+from polykv.ops_facts import Limits as Limits
+from polykv.ops_facts import Memory as Memory
 from polykv.types import (
     F32,
     I32,
@@ -46,7 +48,6 @@ from polykv.types import (
     HeadWeights,
     KVArena,
     LayerKV,
-    MatrixType,
     MlpWeights,
     QuantTensor,
     Seals,
@@ -66,18 +67,6 @@ class Agreement(Enum):
     ULP = 2e-6
     RATIO = 1e-4
     COST = 1e-6
-
-
-class Memory(Protocol):
-    """Where the arrays of a backend are."""
-
-    def fetch(self, x: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """A result as a NumPy array: itself where it is one."""
-        ...
-
-    def wait(self) -> None:
-        """Until all that was begun is done; for those who measure time."""
-        ...
 
 
 class Ops(Memory, Protocol):
@@ -284,30 +273,6 @@ AGREEMENT: dict[str, Agreement] = {
     "greedy": Agreement.RATIO,
     "prepare_head": Agreement.ULP,
 }
-
-
-class Limits(Protocol):
-    """What a backend can do; every backend has these functions beside its operations. None = yes, else the reason."""
-
-    def unusable(self) -> str | None:
-        """Why nothing runs on this machine."""
-        ...
-
-    def preferred_block(self) -> int:
-        """Cells of a block that the backend stores and reads well."""
-        ...
-
-    def supports_stages(self) -> str | None:
-        """Whether cells may be exact first and coded in whole units later (docs/CENTERED.md)."""
-        ...
-
-    def supports_kv(self, k: Codec, v: Codec, head_dim: int, block_size: int) -> str | None:
-        """Whether K and V of a layer can be stored in these types, and read by `attend`."""
-        ...
-
-    def supports_weight(self, kind: MatrixType) -> str | None:
-        """Whether weights of this type can be multiplied and looked up."""
-        ...
 
 
 def _methods(protocol: type) -> tuple[str, ...]:

@@ -331,9 +331,18 @@ def test_capability_of_a_backend_that_refuses_some() -> None:
         def supports_weight(self, kind: Any) -> str | None:
             return None
 
+        def supports_stages(self) -> str | None:
+            return None
+
+        def unusable(self) -> str | None:
+            return None
+
+        def preferred_block(self) -> int:
+            return 8
+
     found: Capability = capability("picky", Picky())
     assert "turbo4" not in found.types() and "turbo3" in found.types()
     assert found.dims("q8_0") == [d for d in HEAD_DIMS if d >= 64]
     assert found.refused_pairs() == ["q8_0/turbo3"]
     assert found.refusals() == ["too small", "not together"]
-    assert {c.backend for c in capabilities()} == {"ref", "cpu"}
+    assert {c.backend for c in capabilities()} == {"ref", "cpu", "cuda"}

@@ -35,11 +35,11 @@ def expected(q: np.ndarray, k: np.ndarray, v: np.ndarray, seen: np.ndarray, scal
     return out, lse
 
 
-def compare(pair: tuple[str, str], shape: Shape, peak: float) -> None:
+def compare(pair: tuple[str, str], shape: Shape, peak: float, *, long: bool = False) -> None:
     """Two rows over a shared segment and a private one each.
 
     shape: heads, K/V heads, head_dim, cells of the shared segment and of the private ones, window, softcap; peak: of
-    queries.
+    queries; long: in blocks as for long segments.
     """
     from polykv.fast.cuda import attend_run as module
     from polykv.fast.cuda.arrays import asarray, asnumpy
@@ -72,6 +72,7 @@ def compare(pair: tuple[str, str], shape: Shape, peak: float) -> None:
         softcap=cap > 0,
         limit=device().shared,
         one_table=same_table(k_codec, v_codec),
+        long=long,
     )
     step = module.step_of(segments, made, heads, n_kv, window)
     # Whatever lies in the memory of partial results must not matter.

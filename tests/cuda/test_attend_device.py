@@ -33,3 +33,8 @@ SHAPES = [
 @pytest.mark.parametrize("pair", PAIRS, ids="/".join)
 def test_attention_is_that_of_the_decoded_values(pair: tuple[str, str], shape: Shape, peak: float) -> None:
     compare(pair, shape, peak)
+
+
+@pytest.mark.parametrize("name", ["turbo3", "turbo2"])
+def test_blocks_of_many_warps(name: str) -> None:
+    compare((name, name), (8, 2, 128, 8192, (65, 3), 0, 0.0), 2.0, long=True)

@@ -52,3 +52,7 @@ CASES = (
 def test_attention_is_that_of_the_decoded_values(machine: None, pair: str, shape: Shape) -> None:
     k, v = pair.split("/")
     compare((k, v), shape, 2.0)
+
+
+def test_blocks_of_many_warps(machine: None) -> None:
+    compare(("turbo3", "turbo2"), (4, 1, 128, 192, (5, 64), 0, 0.0), 2.0, long=True)

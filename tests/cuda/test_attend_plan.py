@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polykv.fast.cuda.attend_config import config
-from polykv.fast.cuda.attend_plan import CELLS, FIRST, HEAD, HEADS, ROW, ROWS, START, TABLE, plan, sets_of
+from polykv.fast.cuda.attend_plan import CELLS, FIRST, HEAD, HEADS, ROW, ROWS, START, TABLE, long, plan, sets_of
 from polykv.fast.cuda.layout import KINDS, groups_of_k, groups_of_v, pack, slices_of
 from polykv.types import Segment, Segments
 
@@ -77,6 +77,17 @@ def test_work_fills_the_device_once_and_evenly(slots: int) -> None:
     made = plan(one, 32, 8, 0, sets=1, turn=TURN, slots=slots, teams=4)
     assert 0.8 * slots < len(made.items) * 8 <= slots
     assert len(set(made.items[:-1, CELLS].tolist())) == 1
+
+
+def test_long_segments_have_blocks_of_many_warps() -> None:
+    """A short segment among them leaves blocks as they are."""
+    cells, row = 65536, np.zeros(1, np.int32)
+    one = Segments.of([Segment(np.arange(1024, dtype=np.int32), 0, cells, row)], np.int32([cells - 1]))
+    assert long(one) and not long(step(1024 * 64, [5])) and not long(step(0, []))
+    for kind in (k for k in KINDS.values() if not k.path):
+        made = config(kind, kind, 128, 1, softcap=False, limit=228 << 10, long=True)
+        assert (made.warps > 4) == (kind.bits <= 3)
+        assert made.ctas * (made.shared + 1024) <= 228 << 10
 
 
 @pytest.mark.parametrize("make", [groups_of_k, groups_of_v])

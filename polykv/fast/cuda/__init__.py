@@ -13,7 +13,7 @@ missing.
     layout.py       tiles of codes as attention reads them, and which codecs lie so
     forms.py        what kernels are told about a codec at a head_dim
     kv.py           the cache: tiles read, and turned into the bytes of files and back; kv_write.py: new cells
-    layers.py       the layers of a step; few_rows.py: of few rows, without the host between kernels; graphs.py: as graphs
+    layers.py       the layers of a step; few_rows.py: of few rows, without the host between kernels; graphs.py: a graph
     step_tables.py  what the kernels of a step read beside weights and K/V; upload.py: in one copy
     placed.py       weights taken to the device once; workspace.py: memory of a step
     follow.py       kernels that start before the one before them has ended

@@ -16,7 +16,7 @@ import numpy as np
 from polykv.errors import UnsupportedError
 from polykv.fast.cuda import attend_config, attend_run, prefill_config, prefill_run
 from polykv.fast.cuda.arrays import asarray, check, output
-from polykv.fast.cuda.attend_plan import sets_of
+from polykv.fast.cuda.attend_plan import long, sets_of
 from polykv.fast.cuda.device import cupy, device
 from polykv.fast.cuda.fwht import fwht
 from polykv.fast.cuda.layout import codec_limit, kind_of, slices_of
@@ -83,8 +83,8 @@ def attend_codes(
             steps[key] = prefill_run.step_of(segments, made, k, v, heads, window)
         return prefill_run.run(steps[key], made, q, k, v, **how, out=out)  # type: ignore[arg-type]
     kinds, sets = (kind_of(k.codec), kind_of(v.codec)), sets_of(segments, heads // k.n_kv)
-    one_table = same_table(k.codec, v.codec)
-    few = attend_config.config(*kinds, k.head_dim, sets, softcap=capped, limit=limit, one_table=one_table)
+    one_table, many = same_table(k.codec, v.codec), long(segments)
+    few = attend_config.config(*kinds, k.head_dim, sets, softcap=capped, limit=limit, one_table=one_table, long=many)
     key = few, heads, k.n_kv, window
     if key not in steps:
         steps[key] = attend_run.step_of(segments, few, heads, k.n_kv, window)

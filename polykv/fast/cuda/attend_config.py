@@ -70,22 +70,37 @@ class Config:
             "ATT_STAGES": self.stages,
             "ATT_TILES": self.tiles,
             "ATT_WARPS": self.warps,
-            "ATT_SHARED_TABLE": self.one_table,
+            "ATT_SHARED_TABLE": int(self.one_table),
         }
         if self.copies:
             found["ATT_COPIES"] = self.copies
         return found | ({"ATT_SOFTCAP": 1} if self.softcap else {})
 
 
-def config(k: Kind, v: Kind, head_dim: int, sets: int, *, softcap: bool, limit: int, one_table: bool = False) -> Config:
+def config(
+    k: Kind,
+    v: Kind,
+    head_dim: int,
+    sets: int,
+    *,
+    softcap: bool,
+    limit: int,
+    one_table: bool = False,
+    long: bool = False,
+) -> Config:
     """The best known; limit: bytes of shared memory of a multiprocessor; one_table: K and V are trellis types with the
-    same codebook."""
+    same codebook; long: all segments are (`attend_plan.long`)."""
     if k.path or v.path:
         # A kilobyte of every block is the system's.
         every = _of_paths(k, v, head_dim, sets, softcap, one_table)
         return next(made for made in every if made.shared + 1024 <= limit)
     width, slices = slices_of(head_dim)
     wide, tiles = max(k.bits, v.bits), 1 if max(k.bits, v.bits) >= 8 else 2
+    if long and wide <= 3 and sets == slices == 1:
+        # One block does what four would: a quarter of the partial results. Short segments would leave warps idle.
+        made = Config(k, v, width, slices, sets, 1, 2, tiles, softcap, 4 * WARPS)
+        if made.shared + 1024 <= limit:
+            return made
     if wide == 16:
         ctas, stages = 1, 2
     elif sets == 2:

@@ -97,6 +97,9 @@ def _elementwise() -> Iterator[Shipped]:
     yield Shipped("sample.cu", "sample", spills=64)
 
 
+# Blocks of 16 warps leave 128 registers a thread, which on sm_100 are a few too few.
+MANY_WARPS, MANY_SPILLS = 16, 32
+
 # head_dims that differ in width or number of slices, and a multiprocessor's shared memory on Hopper.
 HEADS, SHARED = (64, 80, 128, 192, 256, 512), 228 << 10
 
@@ -109,11 +112,15 @@ def _attention() -> Iterator[Shipped]:
         for j, head in enumerate(HEADS):
             other = kinds[(i + j) % len(kinds)]
             made = config(kind, other, head, 1 + (i // 2 + j) % 2, softcap=(i + j) % 3 == 0, limit=SHARED)
-            yield Shipped("attend.cu", "attend", made.defines())
+            yield Shipped("attend.cu", "attend", made.defines(), MANY_SPILLS if made.warps == MANY_WARPS else 0)
+    for kind in (k for k in kinds if k.bits <= 3 and not k.path):
+        for head in HEADS[:3]:
+            made = config(kind, kind, head, 1, softcap=False, limit=SHARED, long=True)
+            yield Shipped("attend.cu", "attend", made.defines(), MANY_SPILLS if made.warps == MANY_WARPS else 0)
     for kind in (k for k in kinds if k.path):
         for j, head in enumerate(HEADS):
             made = config(kind, kind, head, 1 + j % 2, softcap=False, limit=SHARED, one_table=True)
-            yield Shipped("attend.cu", "attend", made.defines())
+            yield Shipped("attend.cu", "attend", made.defines(), MANY_SPILLS if made.warps == MANY_WARPS else 0)
     for head in HEADS:
         width, slices = slices_of(head)
         yield Shipped("attend_merge.cu", "attend_merge", {"MERGE_DIMS": width * slices})

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polykv.fast.cuda.attend_config import Config, config
-from polykv.fast.cuda.attend_plan import ENTRIES, HEADS, Plan, plan, sets_of
+from polykv.fast.cuda.attend_plan import ENTRIES, HEADS, Plan, long, plan, sets_of
 from polykv.fast.cuda.attend_run import Step
 from polykv.fast.cuda.device import device
 from polykv.fast.cuda.layout import kind_of
@@ -47,8 +47,10 @@ class Shape:
     def config(self, segments: Segments) -> Config:
         """How the kernel is compiled for it."""
         kinds, sets = (kind_of(self.k), kind_of(self.v)), sets_of(segments, self.heads // self.n_kv)
-        one_table = same_table(self.k, self.v)
-        return config(*kinds, self.head_dim, sets, softcap=self.capped, limit=device().shared, one_table=one_table)
+        one_table, limit = same_table(self.k, self.v), device().shared
+        return config(
+            *kinds, self.head_dim, sets, softcap=self.capped, limit=limit, one_table=one_table, long=long(segments)
+        )
 
 
 def spare(n: int) -> int:

@@ -1,0 +1,45 @@
+"""What every backend has beside its operations: what it can do, and where its arrays are. See `polykv.ops`."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+from polykv.types import Codec, MatrixType
+
+
+class Memory(Protocol):
+    """Where the arrays of a backend are."""
+
+    def fetch(self, x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """A result as a NumPy array: itself where it is one."""
+        ...
+
+    def wait(self) -> None:
+        """Until all that was begun is done; for those who measure time."""
+        ...
+
+
+class Limits(Protocol):
+    """What a backend can do; every backend has these functions beside its operations. None = yes, else the reason."""
+
+    def unusable(self) -> str | None:
+        """Why nothing runs on this machine."""
+        ...
+
+    def preferred_block(self) -> int:
+        """Cells of a block that the backend stores and reads well."""
+        ...
+
+    def supports_stages(self) -> str | None:
+        """Whether cells may be exact first and coded in whole units later (docs/CENTERED.md)."""
+        ...
+
+    def supports_kv(self, k: Codec, v: Codec, head_dim: int, block_size: int) -> str | None:
+        """Whether K and V of a layer can be stored in these types, and read by `attend`."""
+        ...
+
+    def supports_weight(self, kind: MatrixType) -> str | None:
+        """Whether weights of this type can be multiplied and looked up."""
+        ...
