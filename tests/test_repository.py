@@ -40,7 +40,8 @@ ALLOWED: dict[str, set[str]] = {
     "ref": {"types", "hadamard", "results"},
     # `errors` has no imports of its own; kernels raise typed errors for limits that only they know.
     "fast": {"types", "errors", "hadamard", "results"},
-    "ops": {"types", "errors"},
+    "ops_facts": {"types"},
+    "ops": {"types", "errors", "ops_facts"},
     "cache": BASE | {"ops"},
     "text": BASE,
     "model": BASE | {"ops", "cache", "page_cache"},
