@@ -45,7 +45,8 @@ class Budget:
         # which takes half a second in a large one and is no fault of the template.
         now = time.thread_time()
         passed, self._last = now - self._last, now
-        passed, self._longest = sorted((passed, self._longest))
+        if passed > self._longest:
+            passed, self._longest = self._longest, passed
         self._seconds -= passed
         if self._seconds < 0:
             raise BudgetError(f"stopped after {MAX_SECONDS} s of processor time")
