@@ -4,10 +4,7 @@
 
 #include "kv_warp.cuh"
 
-// With a search for a path in it the program takes a few registers more.
-#define KV_BOTH_BOUNDS __launch_bounds__(32 * KV_WARPS, KV_K::PATH || KV_V::PATH ? 7 : 8)
-
-extern "C" __global__ void KV_BOTH_BOUNDS
+extern "C" __global__ void KV_NEW_BOUNDS(KV_K::PATH || KV_V::PATH)
 kv_append_both(u8* k_data, long long k_block, long long k_head, const Form* k_form, const float* k_signs,
                const signed char* k_core, const float* k_numbers, const float* k, int k_pitch, const float* k_bias,
                const float* k_factors, u8* v_data, long long v_block, long long v_head, const Form* v_form,
