@@ -312,7 +312,8 @@ def test_capabilities_are_what_the_backends_say(capsys: pytest.CaptureFixture[st
     for name, types in got["backends"].items():
         ops = load(name)
         for t, dims in types.items():
-            assert dims == [d for d in HEAD_DIMS if ops.supports_kv(codec(t), codec(t), d, ops.preferred_block()) is None]
+            both, size = (codec(t), codec(t)), ops.preferred_block()
+            assert dims == [d for d in HEAD_DIMS if ops.supports_kv(*both, d, size) is None]
     assert markdown() in out
 
 

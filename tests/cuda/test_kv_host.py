@@ -242,6 +242,20 @@ def test_levels_are_what_codes_stand_for(name: str, dim: int) -> None:
     assert (np.abs(whole * unit - want) <= unit * 0.5001).all()
 
 
+@pytest.mark.parametrize("name", PATHS)
+def test_entries_have_the_levels_of_two_values(name: str) -> None:
+    """All bits that two values in a row depend on, and what attention takes of the table for them."""
+    c = codec(name)
+    table, unit = levels(c, 128)
+    want, bits = np.rint(np.array(c.centroids) / unit), np.arange(1 << (6 + 2 * c.bits))
+    entries, every = table.view(np.int8).reshape(-1, 4), np.arange(len(bits))
+    found = entries[bits] if c.bits == 2 else entries[bits >> 1 & 1023]
+    first, second = (bits & 1, bits >> 11) if c.bits == 3 else (0, 0)
+    assert np.array_equal(found[every, first], want[bits & (len(want) - 1)])
+    assert np.array_equal(found[every, 2 + second], want[bits >> c.bits])
+    assert c.bits == 3 or not found[:, 1::2].any()
+
+
 @pytest.mark.parametrize("interleaved", [False, True], ids=["halves", "pairs"])
 @pytest.mark.parametrize(("dim", "half"), [(64, 32), (80, 16), (256, 128)])
 def test_new_keys_are_prepared_as_the_reference_does(

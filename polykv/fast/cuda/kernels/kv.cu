@@ -16,7 +16,7 @@ __device__ __forceinline__ void store(float* y, const Vector& v, const Form& f) 
     for (int i = threadIdx.x % 32; i < f.dim; i += 32) y[i] = v.x[i];
 }
 
-extern "C" __global__ void KV_BOUNDS
+extern "C" __global__ void KV_NEW_BOUNDS(Type::PATH)
 kv_append(u8* data, long long block_bytes, long long head_bytes, const Form* form, const float* signs,
           const signed char* core, const float* numbers, const float* x, int pitch, const float* bias, const float* factors,
           const int* blocks, const int* offsets, int n, int heads, const float* norm, double eps, const float* cosines,

@@ -39,15 +39,13 @@ KV_LOOP
     for (int i = threadIdx.x % 32; i < q.dims; i += 32) out[i] = i < f.resident ? v.x[i] : 0.0f;
 }
 
-// With a search for a path in it the program takes a few registers more.
-#define KV_BOTH_BOUNDS __launch_bounds__(32 * KV_WARPS, KV_K::PATH || KV_V::PATH ? 7 : 8)
-
-extern "C" __global__ void KV_BOTH_BOUNDS
+extern "C" __global__ void KV_NEW_BOUNDS(KV_K::PATH || KV_V::PATH)
 kv_append_both(u8* k_data, long long k_block, long long k_head, const float* k_signs, const signed char* k_core,
                const float* k_numbers, const float* k, int k_pitch, const float* k_bias, const float* k_factors,
                u8* v_data, long long v_block, long long v_head, const float* v_signs, const signed char* v_core,
-               const float* v_numbers, const float* v, int v_pitch, const float* v_bias, const float* v_factors, const int* blocks, const int* offsets, int n, int heads,
-               const float* norm, double eps, const float* cosines, const float* sines, int half, int interleaved,
+               const float* v_numbers, const float* v, int v_pitch, const float* v_bias, const float* v_factors,
+               const int* blocks, const int* offsets, int n, int heads, const float* norm, double eps, const float* cosines,
+               const float* sines, int half, int interleaved,
                const float* q, int q_pitch, const float* q_bias, const float* q_factors, const float* q_norm, int q_heads,
                float* queries, int dims) {
     const Tables of_keys = {k_signs, k_core, k_numbers};

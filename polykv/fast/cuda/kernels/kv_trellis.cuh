@@ -39,7 +39,8 @@ template <int B, int LANES> struct Search {
         }
     }
 
-    // The lowest cost and which one it is, the first of several.
+    // Which cost is the lowest, the first of several; it is left in cost[0]. What the next step waits for are the minima
+    // alone, which do not wait for comparisons.
     __device__ __forceinline__ static int best(float (&cost)[SYMBOLS]) {
         int at[SYMBOLS];
 #pragma unroll
@@ -48,8 +49,8 @@ template <int B, int LANES> struct Search {
         for (int n = SYMBOLS / 2; n > 0; n /= 2)
 #pragma unroll
             for (int p = 0; p < n; ++p) {
-                const bool second = cost[2 * p + 1] < cost[2 * p];
-                cost[p] = second ? cost[2 * p + 1] : cost[2 * p], at[p] = second ? at[2 * p + 1] : at[2 * p];
+                at[p] = cost[2 * p + 1] < cost[2 * p] ? at[2 * p + 1] : at[2 * p];
+                cost[p] = fminf(cost[2 * p], cost[2 * p + 1]);
             }
         return at[0];
     }
@@ -113,12 +114,15 @@ template <int B, int LANES> struct Search {
     __device__ __forceinline__ void run(const float* x, int n, u16* states, float* rows, u8* choices) const {
         for (int i = lane; i < 64; i += LANES) rows[i] = 0.0f;
         __syncwarp();
+        float y = x[0];
 #pragma unroll 1
         for (int t = 0; t + 1 < n; ++t) {
-            step(x[t], rows + t % 2 * 64, rows + (t + 1) % 2 * 64, choices + 32 * (t + 1));
+            const float following = x[t + 1];
+            step(y, rows + t % 2 * 64, rows + (t + 1) % 2 * 64, choices + 32 * (t + 1));
+            y = following;
             __syncwarp();
         }
-        int s = last(x[n - 1], rows + (n - 1) % 2 * 64, rows + n % 2 * 64);
+        int s = last(y, rows + (n - 1) % 2 * 64, rows + n % 2 * 64);
         if (lane == 0)
 #pragma unroll 1
             for (int t = n - 1; t >= 0; --t) {

@@ -8,6 +8,8 @@
 
 #define KV_WARPS 4
 #define KV_BOUNDS __launch_bounds__(32 * KV_WARPS, 8)
+// New vectors: a search for a path takes a few registers more.
+#define KV_NEW_BOUNDS(PATH) __launch_bounds__(32 * KV_WARPS, (PATH) ? 7 : 8)
 #define LANE (threadIdx.x % 32), 32
 
 extern __shared__ float room[];
