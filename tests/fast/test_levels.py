@@ -38,7 +38,8 @@ def test_lower_level(wanted: Level, here: dict[str, np.ndarray], tmp_path: Path)
     name, listed = TARGETS[wanted]
     env = os.environ | {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": listed}
     script = Path(__file__).with_name("level_worker.py")
-    subprocess.run([sys.executable, str(script), str(tmp_path / "out.npz")], env=env, check=True, timeout=300)
+    # On a new machine it compiles everything; the time of a whole test is limit enough.
+    subprocess.run([sys.executable, str(script), str(tmp_path / "out.npz")], env=env, check=True)
     there = dict(np.load(tmp_path / "out.npz"))
     assert str(there.pop("level")) == wanted.name
     assert there.keys() == here.keys() - {"level"}
