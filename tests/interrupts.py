@@ -18,10 +18,10 @@ def interrupt_at(n: int, action: Callable[[], Any], files: tuple[str, ...]) -> b
         nonlocal left
         if not any(part in frame.f_code.co_filename for part in files):
             return None
-        # The end of a block is reported as its `with` line again, but the interpreter looks for signals after calls
-        # only, and there the lock has been given back.
+        # The interpreter looks for signals after calls only. The end of a block is reported as its `with` line again,
+        # where the lock has been given back; and what is raised at a `try:` inside of one would never give it back.
         code = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
-        if event == "line" and not code.lstrip().startswith("with "):
+        if event == "line" and not code.lstrip().startswith(("with ", "try:")):
             left -= 1
             if left < 0:
                 sys.settrace(None)
