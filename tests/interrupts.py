@@ -40,11 +40,12 @@ def interrupt_at(n: int, action: Callable[[], Any], files: tuple[str, ...]) -> b
 
 @cache
 def _blocks(filename: str, files: tuple[str, ...]) -> frozenset[int] | None:
-    """Numbers of the `with` lines of a file; None when it is none of `files`.
+    """Numbers of the `with` and `try:` lines of a file; None when it is none of `files`.
 
-    The end of a block is reported as its `with` line again, but the interpreter looks for signals after calls only, and
-    there the lock has been given back.
+    The interpreter looks for signals after calls only. The end of a block is reported as its `with` line again, where
+    the lock has been given back; and what is raised at a `try:` inside of one would never give it back.
     """
     if not any(part in filename for part in files):
         return None
-    return frozenset(i for i, line in enumerate(linecache.getlines(filename), 1) if line.lstrip().startswith("with "))
+    lines = enumerate(linecache.getlines(filename), 1)
+    return frozenset(i for i, line in lines if line.lstrip().startswith(("with ", "try:")))

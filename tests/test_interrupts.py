@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from functools import partial
 
 import pytest
@@ -11,6 +12,7 @@ from test_engine import tiny_engine, used
 from tiny_llm import DOCUMENT, QUESTIONS, tiny_llm
 from tiny_models import random_ids
 
+from polykv.cache.sequence import Sequence
 from polykv.engine import Engine
 from polykv.engine_options import make_request
 from polykv.engine_request import Generation, Request
@@ -79,6 +81,18 @@ def test_a_stream_goes_on_after_another_request_was_interrupted_between_model_an
     monkeypatch.setattr(llm.engine, "_accept", accept)
     assert text + "".join(stream) == want.text
     assert stream.generation.tokens == want.tokens
+
+
+def test_ctrl_c_in_the_finalizer_of_a_forgotten_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
+    # That of pytest keeps the frames, and so the sequence.
+    monkeypatch.setattr(sys, "unraisablehook", lambda event: None)
+    engine = tiny_engine()
+    for n in range(9):
+        sequences = [Sequence(engine.pool)]
+        engine.runner.step([(sequences[0], random_ids(100))])
+        interrupt_at(n, sequences.clear, ("/polykv/cache/sequence",))
+        engine.sweep()
+        assert used(engine) == 0, n
 
 
 def waiting(engine: Engine, **options) -> list[Request]:

@@ -250,8 +250,13 @@ class Sequence:
         # Nobody gives its blocks back any more. A finalizer may run in the middle of anything, so only a word is left.
         # AttributeError: its construction was interrupted, so it holds nothing.
         with suppress(AttributeError):
-            if self._pins or any(t.n > (0 if t.lead else t.first) for t in self.block_tables):
+            try:
+                if self._pins or any(t.n > (0 if t.lead else t.first) for t in self.block_tables):
+                    self.pool.lost = True
+            except BaseException:
+                # Ctrl-C, which no finalizer can pass on.
                 self.pool.lost = True
+                raise
 
     # -- pins and reports --------------------------------------------------------------------------------------
     @mutation
