@@ -7,9 +7,9 @@ to operations again and again. What was made of a matrix or vector is remembered
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 
@@ -45,9 +45,9 @@ class Products:
         return all(w.type in FIELDS for w in self.matrices)
 
 
-# Memos, gone with the keys.
+# Memos, gone with the keys: what is remembered never holds its key, or neither would ever go.
 _MATRICES: WeakKeyDictionary[QuantTensor, DeviceTensor] = WeakKeyDictionary()
-_JOINED: WeakKeyDictionary[QuantTensor, tuple[tuple[QuantTensor, ...], Products]] = WeakKeyDictionary()
+_JOINED: WeakKeyDictionary[QuantTensor, tuple[tuple[ref[QuantTensor], ...], Products]] = WeakKeyDictionary()
 
 
 def placed(w: QuantTensor) -> DeviceTensor:
@@ -61,8 +61,10 @@ def placed(w: QuantTensor) -> DeviceTensor:
 
 def joined(*ws: QuantTensor) -> Products:
     """Matrices that multiply the same rows."""
+    if len(ws) == 1 and isinstance(ws[0], DeviceTensor):
+        return Products((ws[0],), ((0, 0, ws[0].rows),))
     given, found = _JOINED.get(ws[0], ((), None))
-    if found is not None and len(given) == len(ws) and all(a is b for a, b in zip(given, ws, strict=True)):
+    if found is not None and len(given) == len(ws) and all(a() is b for a, b in zip(given, ws, strict=True)):
         return found
     there = [w if isinstance(w, DeviceTensor) else matrix(w) for w in ws]
     kinds = list(dict.fromkeys(w.type for w in there))
@@ -71,7 +73,7 @@ def joined(*ws: QuantTensor) -> Products:
         before = [o for o in there[: there.index(w)] if o.type == w.type]
         parts.append((kinds.index(w.type), sum(o.rows for o in before), w.rows))
     made = Products(tuple(_join([w for w in there if w.type == kind], kind) for kind in kinds), tuple(parts))
-    _JOINED[ws[0]] = ws, made
+    _JOINED[ws[0]] = tuple(map(ref, ws)), made
     return made
 
 
@@ -99,7 +101,7 @@ def vector(x: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Attention:
-    """Weights of an attention block on the device. given: what they were made of, with the constants."""
+    """Weights of an attention block on the device. given: a copy of what they were made of, with the constants."""
 
     given: AttentionWeights
     norm: F32
@@ -120,7 +122,7 @@ class Attention:
 
         e = w.equalizer
         return Attention(
-            w,
+            replace(w),
             vector(w.norm),
             joined(w.wq, w.wk, w.wv),
             joined(w.wo),
@@ -146,7 +148,7 @@ class Mlp:
 
     @staticmethod
     def of(w: MlpWeights) -> Mlp:
-        return Mlp(w, vector(w.norm), joined(w.gate, w.up), joined(w.down), vector(w.post_norm))
+        return Mlp(replace(w), vector(w.norm), joined(w.gate, w.up), joined(w.down), vector(w.post_norm))
 
 
 _ATTENTION: WeakKeyDictionary[AttentionWeights, Attention] = WeakKeyDictionary()
