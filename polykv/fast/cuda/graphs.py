@@ -1,8 +1,8 @@
 """Steps of few rows as CUDA graphs: captured once, started by one call in every later step.
 
 A graph reads lengths, cells and block tables from arrays of the device, which every step fills anew, so nothing in it
-is ever out of date; what it was captured with is its key: how many rows, room of the tables, where K and V lie. The
-first step with a key runs kernel by kernel, which compiles what was not; the second one is captured.
+is ever out of date; what it was captured with is its key: how many rows, room of the tables. All go when K or V lie
+elsewhere. The first step with a key runs kernel by kernel, which compiles what was not; the second one is captured.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ KEPT = 32
 
 @dataclass(eq=False)
 class Captured:
-    """The arrays of steps with one key, and their graph once there is one."""
+    """The arrays of steps with one key, and their graph once there is one. ran: whether a step came to its end, so that
+    all that its kernels need is compiled and allocated: nothing else may happen while they are captured."""
 
     tables: StepTables
     h: Any
     room: Workspace
+    ran: bool = False
     graph: Any = None
 
 
@@ -47,14 +49,14 @@ class Graphs:
         self.counters: Counter[str] = Counter()
         self._arenas = [a for layer in layers for a in (layer.kv.k, layer.kv.v)]
         self._data: list[Any] = [_gone] * len(self._arenas)
-        self._version = 0
         self._kept: OrderedDict[Any, Captured] = OrderedDict()
 
     def run(self, h: Any, angles: Sequence[Angles], segments: Sequence[Segments], slots: Sequence[Slots]) -> None:
         """All layers, h [R, E] in place."""
         host = host_tables(self.shapes, len(h), angles, segments, slots)
-        key = host.rooms, tuple(a.interleaved for a in angles), h.shape[1], self._storage()
-        found, known = self._kept.get(key), key in self._kept
+        self._forget_moved()
+        key = host.rooms, tuple(a.interleaved for a in angles), h.shape[1]
+        found = self._kept.get(key)
         if found is None:
             found = self._made(host, h.shape[1], angles, len(slots))
             self._kept[key] = found
@@ -67,25 +69,25 @@ class Graphs:
             found.h[rows:] = 0
         # Copies of memory: as operations on arrays they would take the host four times as long.
         found.h.data.copy_from_device_async(h.data, h.nbytes, stream)
-        if known and found.graph is None:
+        if found.ran and found.graph is None:
             found.graph = self._capture(found)
         if found.graph is None:
             run_layers(found.h, self.layers, found.tables, found.room)
+            found.ran = True
             self.counters["eager"] += 1
         else:
             found.graph.launch(stream)
             self.counters["replayed"] += 1
         h.data.copy_from_device_async(found.h.data, h.nbytes, stream)
 
-    def _storage(self) -> int:
-        """A number that is another one whenever K or V of a layer lie elsewhere: arrays are replaced when a pool
-        grows."""
+    def _forget_moved(self) -> None:
+        """Forget all graphs when K or V of a layer lie elsewhere: arrays are replaced when a pool grows."""
         for i, arena in enumerate(self._arenas):
             data = arena.fields["data"]
             if data is not self._data[i]():
+                # In this order: an interruption in between costs graphs, not their truth.
+                self._kept.clear()
                 self._data[i] = ref(data)
-                self._version += 1
-        return self._version
 
     def _made(self, host: HostTables, width: int, angles: Sequence[Angles], groups: int) -> Captured:
         room = Workspace()
