@@ -14,7 +14,7 @@ import numpy as np
 
 from polykv.fast.cuda.arrays import asarray
 from polykv.fast.cuda.attend_config import Config
-from polykv.fast.cuda.attend_plan import Plan, plan
+from polykv.fast.cuda.attend_plan import plan
 from polykv.fast.cuda.compile import kernel, launch
 from polykv.fast.cuda.device import cupy, device
 from polykv.fast.cuda.levels import levels
@@ -28,7 +28,6 @@ MERGE_THREADS, MERGE_DIMS = 512, 32
 class Step:
     """A plan on the device, with what every layer of a step shares: the table of blocks, rows, and partial results."""
 
-    plan: Plan
     items: Any
     ptr: Any
     parts: Any
@@ -47,7 +46,7 @@ def step_of(segments: Segments, made: Config, heads: int, n_kv: int, window: int
     tables = (found.items, found.ptr, found.parts, segments.blocks, segments.rows, segments.positions)
     items, ptr, parts, blocks, rows, positions = (asarray(a) for a in tables)
     sums, weights = cp.empty((n, made.width * made.slices), np.float32), cp.empty((n, 2), np.float32)
-    return Step(found, items, ptr, parts, blocks, rows, positions, sums, weights)
+    return Step(items, ptr, parts, blocks, rows, positions, sums, weights)
 
 
 @cache

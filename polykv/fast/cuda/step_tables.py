@@ -106,7 +106,9 @@ def host_tables(
         # Rows that a graph has too many have no parts.
         arrays += [items, _filled(p.ptr, room * s.heads + 1, p.ptr[-1]), p.parts]
         counts.append(n)
-    rooms = tuple(spare(a.size) for a in arrays)
+    # Rows that a graph has too many read some angles, whatever lies there, but no others' room.
+    turned = [room * a.cos.shape[1] for a in angles for _ in range(2)]
+    rooms = tuple(map(spare, [*turned, *(a.size for a in arrays[len(turned) :])]))
     return HostTables(arrays, Rooms(room, rooms, tuple(counts), tuple(configs)), plans)
 
 
@@ -147,7 +149,7 @@ class StepTables:
             sums = room.take("sums", (count, made.width * made.slices))
             blocks, of_rows, positions = tables[s.group]
             weights = room.take("weights", (count, 2))
-            self.steps.append(Step(p, items, ptr, parts, blocks, of_rows, positions, sums, weights))
+            self.steps.append(Step(items, ptr, parts, blocks, of_rows, positions, sums, weights))
 
     def send(self, host: HostTables) -> None:
         """The tables of a step that has the same rooms."""

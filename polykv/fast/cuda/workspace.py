@@ -32,8 +32,3 @@ class Workspace:
                 self._kept.append(have)
             have = self._arrays[name] = cupy().empty(max(size, 16), np.uint8)
         return have[:size].view(dtype).reshape(shape)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all arrays."""
-        return sum(int(a.nbytes) for a in (*self._arrays.values(), *self._kept))
