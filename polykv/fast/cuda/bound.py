@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from functools import cache, wraps
+from threading import Lock
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -103,9 +104,14 @@ def embed(w: QuantTensor, ids: I32, scale: float) -> F32:
     if not isinstance(ids, np.ndarray):
         return cuda.embed(placed(w), ids, scale)
     # A step begins with this copy: from pinned memory it takes a tenth of the time.
-    upload = _ids_of(spare(len(ids)), cupy().cuda.runtime.getDevice())
-    upload.send([ids])
-    return cuda.embed(placed(w), upload.array(0, ids.shape), scale)
+    matrix_there, upload = placed(w), _ids_of(spare(len(ids)), cupy().cuda.runtime.getDevice())
+    # Sessions of several threads share the place: no other ids may come between copy and kernel.
+    with _IDS:
+        upload.send([ids])
+        return cuda.embed(matrix_there, upload.array(0, ids.shape), scale)
+
+
+_IDS = Lock()
 
 
 @cache

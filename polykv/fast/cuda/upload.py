@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from weakref import finalize
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +30,8 @@ class Upload:
         self._host[...] = 0
         self._device = cp.zeros(n, np.int32)
         self._sent = cp.cuda.Event(disable_timing=True)
+        # CuPy lends pinned memory anew at once, and the last copy may still be under way then.
+        finalize(self, self._sent.synchronize).atexit = False
 
     def array(self, i: int, shape: tuple[int, ...], dtype: npt.DTypeLike = np.int32) -> Any:
         """Array i on the device."""
