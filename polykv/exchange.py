@@ -47,7 +47,8 @@ def quantize(tier: str, x: npt.ArrayLike, backend: str = "ref") -> U8:
         vectors = np.ascontiguousarray(a, dtype=np.float32)
     if not np.isfinite(vectors).all():
         raise ConfigError("quantize: x holds values that are not finite in float32; no K/V type can store them")
-    blocks = load(backend).encode(kind, vectors)
+    ops = load(backend)
+    blocks = ops.fetch(ops.encode(kind, vectors))
     at_limit = int(_at_limit(kind, vectors, blocks).sum())
     if at_limit:
         warnings.warn(
@@ -80,7 +81,8 @@ def dequantize(tier: str, blocks: npt.ArrayLike, head_dim: int, backend: str = "
         raise ConfigError(
             f"dequantize: blocks have {have} bytes per vector; {tier} stores head_dim {head_dim} in {want}"
         )
-    return load(backend).decode(kind, np.ascontiguousarray(data), int(head_dim))
+    ops = load(backend)
+    return ops.fetch(ops.decode(kind, np.ascontiguousarray(data), int(head_dim)))
 
 
 def _at_limit(kind: Codec, vectors: F32, blocks: U8) -> npt.NDArray[np.bool_]:

@@ -19,7 +19,7 @@ from polykv.cache.codecs import codec
 from polykv.cache.group import CacheGroup, Stage, make_groups
 from polykv.cache.pool import exact_of, layer_kv
 from polykv.cache.support import check_kv
-from polykv.config import CacheConfig, ModelConfig, Tier
+from polykv.config import ModelConfig, Tier
 from polykv.errors import ConfigError
 from polykv.ops import LoadedOps, load
 from polykv.types import UNIT, LayerKV
@@ -99,12 +99,12 @@ def plan_memory(
     ctx: int,
     agents: int = 1,
     shared: int = 0,
-    block_size: int = CacheConfig.block_size,
+    block_size: int | None = None,
     chunk: int = 1,
     ops: LoadedOps | None = None,
 ) -> MemoryPlan:
     """Plan a cache; `chunk` is the largest number of tokens that one step adds to a sequence. ops: the backend whose
-    arrays are measured (default: cpu).
+    arrays are measured (default: cpu). block_size: as the backend likes it when None.
 
     Raises ConfigError when the numbers contradict each other, UnsupportedError for what the backend cannot store.
     """
@@ -115,9 +115,10 @@ def plan_memory(
         raise ConfigError(f"cannot plan {agents} agents of {ctx} tokens in steps of {chunk}: all must be at least 1")
     if not 0 <= shared <= ctx:
         raise ConfigError(f"{shared} shared tokens do not fit into {ctx} tokens per agent")
+    ops = load("cpu") if ops is None else ops
+    block_size = ops.preferred_block() if block_size is None else block_size
     if block_size < 8 or block_size % 8:
         raise ConfigError(f"block size {block_size} is not a multiple of 8")
-    ops = load("cpu") if ops is None else ops
     check_kv(ops, model, tiers, block_size)
     stored = [layer_kv(ops, model, i, t, block_size) for i, t in enumerate(tiers)]
     groups = []

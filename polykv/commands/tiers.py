@@ -205,13 +205,18 @@ def bytes_per_token(model: Model, chosen: list[Codec], ops: LoadedOps) -> dict[s
 
 
 def gather(out: Output, dim: int, model: Model | None, ids: list[int], ops: LoadedOps) -> list[Sample]:
-    """Vectors to measure on: synthetic ones, and with a text the K and V of the model."""
-    from polykv.measure.samples import of_model, synthetic
+    """Vectors to measure on: synthetic ones, and with a text the K and V of the model, exact: by the backend where it
+    keeps them so, else by cpu."""
+    from polykv.measure.samples import exact_limits, of_model, synthetic
 
     if model is None or not ids:
         return synthetic(dim)
     from polykv.commands.compiling import Compiling
+    from polykv.ops import load
 
+    if exact_limits(model, ops):
+        out.text(f"the text is read by cpu: {ops.name} keeps no exact K and V")
+        ops = load("cpu")
     with Compiling(ops.name), out.progress("reading the text") as update:
         own = of_model(model, ids, ops, lambda done, total: update(done, total, "reading the text"))
     return [*synthetic(dim), *own]

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from polykv.types import Codec
 
 CONTROL, HALF = "f16", "f16/f16"
-# Cells that a decode row reads, and the seconds per type and task: by ref only to be complete.
-DEPTH = {"ref": 256, "cpu": 4096}
+# Cells that a decode row reads, and the seconds per type and task: by ref only to be complete, by cuda so many that it
+# is not starting kernels that is timed.
+DEPTH = {"ref": 256, "cpu": 4096, "cuda": 65_536}
 BUDGET = 0.1
 SINKS = 4
 # Pairs that are shown whether they are worth their bytes or not: the default, and what others are compared with.

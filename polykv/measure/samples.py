@@ -14,7 +14,7 @@ import numpy as np
 from polykv.cache.codecs import CODECS, parse_tiers
 from polykv.cache.pool import KVPool
 from polykv.cache.sequence import Sequence
-from polykv.cache.support import cache_config
+from polykv.cache.support import cache_config, check_kv, kv_reasons
 from polykv.model.loader import Model
 from polykv.model.runner import Logits, Runner
 from polykv.ops import LoadedOps, load
@@ -23,8 +23,8 @@ from polykv.types import F32, Activations
 TOKENS = 128
 # About so many values of a sample: an NMSE is then known to one percent or better.
 VALUES = 1 << 17
-# Tokens that a model reads per step.
-STEP = 64
+# Tokens that a model reads per step, and the type of K and V that is measured on.
+STEP, EXACT = 64, "f32"
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,11 +101,20 @@ def of_layer(model: Model, ids: list[int], ops: LoadedOps, layer: int) -> LayerV
     return LayerVectors(keys_and_values(asking, ids, ops, None)[layer][0], *keys_and_values(cut, ids, ops, None)[layer])
 
 
+def exact_limits(model: Model, ops: LoadedOps) -> list[str]:
+    """Why the backend cannot keep K and V of the model exact; empty = it can."""
+    return kv_reasons(ops, model.config, parse_tiers(EXACT, len(model.config.layers)), ops.preferred_block())
+
+
 def keys_and_values(
     model: Model, ids: list[int], ops: LoadedOps, on_progress: Callable[[int, int], None] | None
 ) -> list[tuple[F32, F32]]:
-    """K and V [T, G, D] of every layer, exact: the last TOKENS tokens that all layers still hold."""
-    config = cache_config(ops, parse_tiers("f32", len(model.config.layers)))
+    """K and V [T, G, D] of every layer, exact: the last TOKENS tokens that all layers still hold.
+
+    Raises UnsupportedError where the backend cannot keep them so.
+    """
+    config = cache_config(ops, parse_tiers(EXACT, len(model.config.layers)))
+    check_kv(ops, model.config, config.tiers, config.block_size)
     pool = KVPool(ops, model.config, config, fingerprint=model.fingerprint, max_tokens=len(ids))
     runner, sequence = Runner(ops, model, pool, Activations.F32), Sequence(pool)
     for at in range(0, len(ids), STEP):
