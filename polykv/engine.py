@@ -193,12 +193,15 @@ class Engine:
                 batch[0][0].error = e
                 self._schedule.end(batch[0][0], Finish.CANCELLED)
             return True
+        read = [r for r, _ in batch if r.max_tokens == 0 and sequence_of(r).length == len(r.prompt)]
+        if read:
+            # No token waits for a device that has still to do what it was told.
+            self._ops.wait()
         self._account(batch, time.perf_counter() - began)
         for request, token in zip(ready, tokens, strict=True):
             self._accept(request, token)
-        for r, _ in batch:
-            if not r.done and r.max_tokens == 0 and sequence_of(r).length == len(r.prompt):
-                self._schedule.end(r, Finish.LENGTH)
+        for r in read:
+            self._schedule.end(r, Finish.LENGTH)
         return True
 
     def _room(self, n: int) -> F32 | None:
