@@ -15,13 +15,14 @@ from tiny_models import random_ids, tiny_model, tiny_path
 from polykv import cli
 from polykv.cache.codecs import CODECS, VARIANTS, codec
 from polykv.capability import HEAD_DIMS, Capability, capabilities, capability, markdown
+from polykv.commands.tiers_model import DEPTH
 from polykv.measure import choice, plot, samples
 from polykv.measure.known import bits, known, runs
 from polykv.measure.quality import Quality, compare
 from polykv.measure.roundtrip import loss, round_trip
 from polykv.measure.speed import Shape, measure
 from polykv.model.rope import angles
-from polykv.ops import load
+from polykv.ops import BACKENDS, load
 from polykv.types import Activations
 
 ROOT = Path(__file__).parent.parent
@@ -278,6 +279,10 @@ def test_speeds_are_ratios_to_the_control_of_the_run() -> None:
     )
     assert told[-1] == (6, 6) and (found["f16"].encode_ratio, found["f16"].attend_ratio) == (1, 1)
     assert found["q8_0"].encode_ratio == found["f16"].encode_s / found["q8_0"].encode_s > 0
+
+
+def test_every_backend_has_a_depth_to_be_timed_at() -> None:
+    assert set(DEPTH) == set(BACKENDS)
 
 
 def test_the_picture_has_every_type_and_the_bound(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

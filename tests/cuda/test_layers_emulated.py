@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import pretend_cupy
@@ -16,14 +19,20 @@ from case_model import Shape, angles_of, attention_weights, mlp_weights
 
 from polykv.cache.codecs import parse_tier
 from polykv.fast import cuda
+from polykv.fast.cuda import graphs
 from polykv.fast.cuda.arrays import asarray, asnumpy
 from polykv.fast.cuda.attend import _signs
 from polykv.fast.cuda.attend_run import _levels
+from polykv.fast.cuda.device import cupy
 from polykv.fast.cuda.forms import _form
 from polykv.fast.cuda.fwht import _core
 from polykv.fast.cuda.layers import prepared
+from polykv.fast.cuda.placed import attention_of, head_of, mlp_of
+from polykv.fast.cuda.step_tables import Shape as Cut
+from polykv.fast.cuda.step_tables import host_tables
+from polykv.fast.cuda.upload import Upload
 from polykv.ops import load
-from polykv.types import Activations, Layer, LayerKV, Stack, WeightType
+from polykv.types import Activations, HeadWeights, Layer, LayerKV, Stack, WeightType
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
 
@@ -74,3 +83,57 @@ def test_few_rows(machine: None, shape: Shape, tier: str, seqs: tuple[tuple[int,
     assert prepared(stack).graphs.counters == {"eager": 1}
     error = (asnumpy(got) - want).astype(np.float64)
     assert np.sqrt((error**2).mean() / ((want - h0).astype(np.float64) ** 2).mean()) <= TOLERANCE[tier]
+
+
+def test_a_step_that_broke_off_is_not_captured(machine: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What its kernels need is not all there yet. Nor is a graph of a pool that has grown since."""
+    segments, slots, n_blocks = Plan((Seq(70, 1),), shared=0).build("few")
+    step = [angles_of(segments.positions, SMALL)], [segments], [slots]
+    stack, h = stack_of(cuda, SMALL, "f16", n_blocks), asarray(normal(seeded("h"), 1, SMALL.embd))
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(graphs, "run_layers", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            cuda.layers(h, stack, *step, activations=Activations.Q8)
+    cuda.layers(h, stack, *step, activations=Activations.Q8)
+    cuda.kv_grow([stack.layers[-1].kv.v], n_blocks + 1)
+    cuda.layers(h, stack, *step, activations=Activations.Q8)
+    assert prepared(stack).graphs.counters == {"eager": 2}
+
+
+def test_rooms_hold_padded_rows(machine: None) -> None:
+    """Five rows of 48 angles are 240 values; the graph has eight rows."""
+    shape = replace(SMALL, head_dim=96)
+    segments, slots, n_blocks = Plan((Seq(70, 5),), shared=0).build("few")
+    layer = stack_of(cuda, shape, "f16", n_blocks).layers[0]
+    angles = angles_of(segments.positions, shape)
+    rooms = host_tables([Cut.of(layer)], 5, [angles], [segments], [slots]).rooms
+    assert rooms.rows == 8 and min(rooms.rooms[:2]) >= 8 * angles.cos.shape[1] == 8 * 48
+
+
+def test_weights_on_the_device_go_with_the_model(machine: None) -> None:
+    def own(w: Any, *names: str) -> Any:
+        """With matrices that no other test has."""
+        return replace(w, **{name: replace(getattr(w, name)) for name in names})
+
+    weights = [own(attention_weights(SMALL), "wq", "wk", "wv", "wo"), own(mlp_weights(SMALL), "gate", "up", "down")]
+    weights.append(HeadWeights(weights[0].norm, weights[1].gate, 0.0, 1e-5))
+    there = [ref(f(w)) for f, w in zip((attention_of, mlp_of, head_of), weights, strict=True)]
+    assert attention_of(weights[0]) is there[0]()
+    joined = [ref(x) for x in (*there[0]().qkv.matrices, there[1]().down, there[2]().out)]  # type: ignore[union-attr]
+    del weights
+    gc.collect()
+    assert [r() for r in (*there, *joined)] == [None] * (3 + len(joined))
+
+
+def test_memory_of_a_copy_under_way_is_kept(machine: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[bool] = []
+    event = SimpleNamespace(record=lambda stream: None, synchronize=lambda: waited.append(True))
+    monkeypatch.setattr(cupy().cuda, "Event", lambda disable_timing: event)
+    upload = Upload([4])
+    assert not waited
+    del upload
+    assert waited

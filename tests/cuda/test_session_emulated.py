@@ -12,12 +12,18 @@ import pytest
 from gguf_bytes import head_of
 
 import polykv
+from polykv.cache.codecs import parse_tiers
+from polykv.cache.plan import plan_memory
+from polykv.commands.output import Output
+from polykv.commands.tiers import gather
 from polykv.errors import UnsupportedError
 from polykv.fast.cuda.attend import _signs
 from polykv.fast.cuda.attend_run import _levels
 from polykv.fast.cuda.bound import _ids_of
 from polykv.fast.cuda.forms import _form
 from polykv.fast.cuda.fwht import _core
+from polykv.model.loader import load_model
+from polykv.ops import load
 
 # The model's vocabulary has five letters.
 DOCUMENT = "abcdebadcab" * 9
@@ -59,3 +65,17 @@ def test_logits_and_tokens(machine: None, tmp_path: Path, dim: int, kv: str) -> 
 def test_what_is_not_there_is_refused_at_once(machine: None, tmp_path: Path, kv: str, reason: str) -> None:
     with pytest.raises(UnsupportedError, match=reason):
         polykv.load(head_of(tmp_path, 64, **MODEL), backend="cuda", kv=kv)
+
+
+def test_tools_take_its_arrays_and_blocks(machine: None, tmp_path: Path) -> None:
+    """Plans in blocks of its size, bytes of vectors, and what types are measured on, which it cannot keep exact."""
+    model = load_model(head_of(tmp_path, 64, **MODEL))
+    plan = plan_memory(model.config, parse_tiers("f16", len(model.config.layers)), ctx=65, ops=load("cuda"))
+    assert plan.block_size == 64 and plan.groups[0].blocks == 2
+    x = np.linspace(-1, 1, 128, dtype=np.float32).reshape(2, 64)
+    data = polykv.quantize("q8_0", x, backend="cuda")
+    assert isinstance(data, np.ndarray) and np.array_equal(data, polykv.quantize("q8_0", x))
+    here, there = (polykv.dequantize("q8_0", data, 64, backend=b) for b in ("ref", "cuda"))
+    assert isinstance(there, np.ndarray) and np.allclose(here, there, rtol=1e-6)
+    found = gather(Output(False), 64, model, [1, 2, 3, 4] * 8, load("cuda"))
+    assert len(found) == 6 and all(s.head_dim == 64 for s in found)
