@@ -121,7 +121,8 @@ def test_weights_on_the_device_go_with_the_model(machine: None) -> None:
 
     weights = [own(attention_weights(SMALL), "wq", "wk", "wv", "wo"), own(mlp_weights(SMALL), "gate", "up", "down")]
     weights.append(HeadWeights(weights[0].norm, weights[1].gate, 0.0, 1e-5))
-    there = [ref(f(w)) for f, w in zip((attention_of, mlp_of, head_of), weights, strict=True)]
+    places: list[Any] = [attention_of, mlp_of, head_of]
+    there = [ref(place(w)) for place, w in zip(places, weights, strict=True)]
     assert attention_of(weights[0]) is there[0]()
     joined = [ref(x) for x in (*there[0]().qkv.matrices, there[1]().down, there[2]().out)]  # type: ignore[union-attr]
     del weights
