@@ -36,6 +36,13 @@ def check_kv(ops: LoadedOps, model: ModelConfig, tiers: tuple[Tier, ...], block_
         raise refusal(ops.name, reasons, others)
 
 
+def check_usable(ops: LoadedOps) -> None:
+    """Raise UnsupportedError when nothing runs on this machine with the backend."""
+    reason = ops.unusable()
+    if reason is not None:
+        raise refusal(ops.name, [reason], [b for b in BACKENDS if load(b).unusable() is None])
+
+
 def refusal(name: str, reasons: list[str], others: list[str]) -> UnsupportedError:
     """The error of a backend that cannot run something; others: backends that can."""
     best = next((b for b in ("cpu", "cuda", "ref") if b in others), None)

@@ -78,9 +78,11 @@ def command(
     if text is not None and loaded is not None and dim != loaded.config.layers[0].head_dim:
         raise ConfigError(f"--head-dim {dim} is not the model's: leave it out with --text")
     ids = tokenized(loaded, text, tokens) if loaded and text is not None else []
+    from polykv.cache.support import check_usable
     from polykv.ops import load
 
     ops = load(backend)
+    check_usable(ops)
     result = show_list(out, chosen, dim, loaded, model, ops)
     samples = gather(out, dim, loaded, ids, ops)
     losses = show_losses(out, chosen, samples, ops)

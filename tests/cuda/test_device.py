@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 from gguf_bytes import head_of
+from tiny_models import tiny_path
 
 import polykv
+from polykv import cli
 from polykv.errors import UnsupportedError
 from polykv.fast.cuda.device import describe, problem
 
@@ -110,3 +112,12 @@ def test_without_a_gpu_one_sentence_says_what_lacks_and_what_runs(tmp_path: Path
     with pytest.raises(UnsupportedError) as e:
         polykv.load(head_of(tmp_path, 64), backend="cuda")
     assert str(problem()) in str(e.value) and "--backend cpu" in str(e.value) and "\n" not in str(e.value)
+
+
+@pytest.mark.skipif(problem() is None, reason="there is a GPU: `polykv doctor` shows it")
+@pytest.mark.parametrize("command", [["tiers"], ["plan"], ["generate", "hi"]], ids=lambda c: c[0])
+def test_commands_say_it_before_anything_else(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    model = [] if command == ["tiers"] else ["-m", str(tiny_path("llama"))]
+    code = cli.run([*command, *model, "--backend", "cuda"])
+    out, err = capsys.readouterr()
+    assert code == 2 and out == "" and err.count("\n") == 1 and str(problem()) in err and "--backend cpu" in err
