@@ -36,10 +36,11 @@ ALLOWED: dict[str, set[str]] = {
     "whole_file": {"errors"},
     "page_cache": set(),
     "results": set(),
+    "host_facts": set(),
     "config": {"types"},
-    "ref": {"types", "hadamard", "results"},
+    "ref": {"types", "hadamard", "results", "host_facts"},
     # `errors` has no imports of its own; kernels raise typed errors for limits that only they know.
-    "fast": {"types", "errors", "hadamard", "results"},
+    "fast": {"types", "errors", "hadamard", "results", "host_facts"},
     "ops_facts": {"types"},
     "ops": {"types", "errors", "ops_facts"},
     "cache": BASE | {"ops"},

@@ -15,12 +15,13 @@ It defines what the operations mean; fast backends are tested against it. One id
     limits      what cannot be stored or multiplied
 """
 
+from polykv.host_facts import fetch, preferred_block, supports_stages, unusable, wait
 from polykv.ref.attention import attend
 from polykv.ref.codec import decode, encode
 from polykv.ref.composites import attention_block, embed, head, layers, mlp_block
 from polykv.ref.fwht import fwht
 from polykv.ref.glu import glu
-from polykv.ref.limits import fetch, preferred_block, supports_kv, supports_stages, supports_weight, unusable, wait
+from polykv.ref.limits import supports_kv, supports_weight
 from polykv.ref.linear import linear
 from polykv.ref.merge import merge
 from polykv.ref.norm import rms_norm

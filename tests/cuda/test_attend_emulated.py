@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Iterator
 
-import emulator
 import pretend_cupy
 import pytest
 from attention import Shape, compare
 
-from polykv.fast.cuda import attend_run, device
-from polykv.fast.cuda import compile as compiling
+from polykv.fast.cuda.attend_run import _levels
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
 
@@ -20,16 +17,8 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The emulator in the place of CuPy."""
-    caches = (device.cupy, device.device, compiling._compiled, attend_run._levels)
-    patch = pytest.MonkeyPatch()
-    patch.setitem(sys.modules, "cupy", pretend_cupy.module(tmp_path_factory.mktemp("kernels")))
-    patch.setattr(compiling, "source", emulator.pasted)
-    for c in caches:
-        c.cache_clear()
-    yield
-    patch.undo()
-    for c in caches:
-        c.cache_clear()
+    with pretend_cupy.installed(tmp_path_factory.mktemp("kernels"), _levels):
+        yield
 
 
 CASES = (

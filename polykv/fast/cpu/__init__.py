@@ -12,7 +12,7 @@ from polykv.fast.cpu.kv import kv_append, kv_pack, kv_read, kv_unpack
 from polykv.fast.cpu.kv_memory import kv_alloc, kv_grow
 from polykv.fast.cpu.kv_seal import kv_seal
 from polykv.fast.cpu.layers import layers
-from polykv.fast.cpu.limits import fetch, preferred_block, supports_kv, supports_stages, supports_weight, unusable, wait
+from polykv.fast.cpu.limits import supports_kv, supports_weight
 from polykv.fast.cpu.linear import linear
 from polykv.fast.cpu.merge import merge
 from polykv.fast.cpu.mlp import mlp_block
@@ -21,6 +21,7 @@ from polykv.fast.cpu.planes import prepare_head
 from polykv.fast.cpu.rope import rope
 from polykv.fast.cpu.sample import penalize, sample
 from polykv.fast.cpu.screen import greedy
+from polykv.host_facts import fetch, preferred_block, supports_stages, unusable, wait
 
 __all__ = [
     "attend",

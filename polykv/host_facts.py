@@ -1,0 +1,31 @@
+"""What `ref` and `cpu` have beside their operations, both in the same way (`polykv.ops_facts`): arrays are NumPy's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy.typing as npt
+
+
+def unusable() -> str | None:
+    """None: it runs wherever Python does."""
+    return None
+
+
+def preferred_block() -> int:
+    """Cells of a block: few, so that agents share better (`polykv.config.CacheConfig`)."""
+    return 8
+
+
+def supports_stages() -> str | None:
+    """None: cells may be exact first and coded in whole units later."""
+    return None
+
+
+def fetch(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The array as it is: all are NumPy's."""
+    return x
+
+
+def wait() -> None:
+    """Nothing: operations return when they are done."""
