@@ -34,7 +34,7 @@ MODEL = {"context_length": 256, "tok__add_space_prefix": False}
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The emulator in the place of CuPy."""
     if shutil.which("g++") is None:
-        pytest.skip("g++ is not installed")
+        pytest.skip("g++ is not installed: `g++ --version` fails")
     with pretend_cupy.installed(tmp_path_factory.mktemp("kernels"), _levels, _signs, _form, _core, _ids_of):
         yield
 
