@@ -18,7 +18,7 @@ from typing import Any
 
 import host
 import numpy as np
-from instructions import TENSOR
+from instructions import HALF_PAIRS, TENSOR, WGMMA
 
 from polykv.fast.cuda.source import Defines, source
 
@@ -161,6 +161,8 @@ INSTEAD = {
     "mma_s8.cuh": MMA,
     "max_nan.cuh": MAX_NAN,
     "mma.cuh": TENSOR,
+    "half_pairs.cuh": HALF_PAIRS,
+    "wgmma.cuh": WGMMA,
 }
 
 

@@ -88,6 +88,18 @@ static void meet(int id, int members) {
     meet(teams[id]);
 }
 
+static void arrive(int id, int members) {
+    teams[id].members = members;
+    ++teams[id].arrived;
+    release(teams[id]);
+}
+static uint4 matrices(u32 at) {
+    const auto all = given(at);
+    u32 w[4];
+    for (int i = 0; i < 4; ++i) w[i] = shared4(taken<u32>(all, 8 * i + threadIdx.x % 32 / 4) + threadIdx.x % 4 * 4);
+    return {w[0], w[1], w[2], w[3]};
+}
+
 static int thread_again() { return threadIdx.x; }
 
 static u32 transpose(u32 x) {
@@ -105,4 +117,76 @@ static float query_sum(float x) {
     for (int o = 4; o < 32; o *= 2) x += __shfl_xor_sync(~0u, x, o);
     return x;
 }
+"""
+
+HALF_PAIRS = r"""
+#include "half.cuh"
+template <typename F> static unsigned of_halves(unsigned a, unsigned b, F with) {
+    unsigned y = 0;
+    for (int at = 0; at < 32; at += 16) {
+        const float x = with(f16_to_f32(a >> at & 0xFFFF), f16_to_f32(b >> at & 0xFFFF));
+        y |= (unsigned)f32_to_f16(x) << at;
+    }
+    return y;
+}
+static unsigned halves_times(unsigned a, unsigned b) { return of_halves(a, b, [](float x, float y) { return x * y; }); }
+static unsigned halves_less(unsigned a, unsigned b) { return of_halves(a, b, [](float x, float y) { return x - y; }); }
+static unsigned halves_least(unsigned a, unsigned b) {
+    return of_halves(a, b, [](float x, float y) { return x != x || x < y ? x : y; });
+}
+"""
+
+# Products of warpgroups read shared memory and add to registers when a thread waits for them, and not before.
+WGMMA = r"""
+struct Operand { u32 at; int along_k, along_n; };
+struct Product { float (*d)[4]; int octets; float a[2][16]; Operand b; int add; };
+static std::vector<Product> products[1024];
+static std::vector<std::vector<Product>> product_groups[1024];
+static Operand wgmma_matrix(u32 at, int along_k, int along_n) {
+    if (at % 16 || along_k % 16 || along_n % 16) __builtin_trap();
+    return {at, along_k, along_n};
+}
+static void wgmma_begin() {}
+static void wgmma_sees() {}
+static void wgmma_sent() {
+    product_groups[threadIdx.x].push_back(products[threadIdx.x]);
+    products[threadIdx.x].clear();
+}
+static void wgmma_now(const Product& p) {
+    const int t = threadIdx.x % 4;
+    for (int e = 0; e < 2 * p.octets; ++e) {
+        float b[16];
+        for (int k = 0; k < 16; ++k) {
+            const u32 at = p.b.at + k / 8 * p.b.along_k + e / 2 * p.b.along_n + (2 * t + e % 2) * 16 + k % 8 * 2;
+            b[k] = f16_to_f32(shared_as<u16>(at));
+        }
+        for (int r = 0; r < 2; ++r) {
+            double sum = p.add ? p.d[e / 2][2 * r + e % 2] : 0;
+            for (int k = 0; k < 16; ++k) sum += (double)p.a[r][k] * b[k];
+            p.d[e / 2][2 * r + e % 2] = (float)sum;
+        }
+    }
+}
+template <int N> static void wgmma_but() {
+    auto& groups = product_groups[threadIdx.x];
+    for (; groups.size() > N; groups.erase(groups.begin()))
+        for (const Product& p : groups[0]) wgmma_now(p);
+}
+template <int O> static void wgmma_ready(float (&d)[O][4]) {}
+template <int O> static void wgmma_of(float (&d)[O][4], const u32 (&a)[4], Operand b, int add) {
+    struct Given { u32 a[4]; } mine;
+    memcpy(mine.a, a, sizeof mine);
+    const auto all = given(mine);
+    Product p = {d, O, {}, b, add};
+    for (int k = 0; k < 16; ++k) {
+        const auto of = taken<Given>(all, threadIdx.x % 32 / 4 * 4 + k % 8 / 2);
+        for (int r = 0; r < 2; ++r) p.a[r][k] = f16_to_f32(of.a[r + k / 8 * 2] >> k % 2 * 16 & 0xFFFF);
+    }
+    products[threadIdx.x].push_back(p);
+}
+static void wgmma_32(float (&d)[4][4], const u32 (&a)[4], Operand b, int add) { wgmma_of(d, a, b, add); }
+static void wgmma_64(float (&d)[8][4], const u32 (&a)[4], Operand b, int add) { wgmma_of(d, a, b, add); }
+static void wgmma_128(float (&d)[16][4], const u32 (&a)[4], Operand b, int add) { wgmma_of(d, a, b, add); }
+template <int N> static void more_registers() {}
+template <int N> static void fewer_registers() {}
 """

@@ -163,6 +163,16 @@ def module(folder: Path) -> ModuleType:
     return cp
 
 
+class ExactKernel(emulator.Kernel):
+    """A kernel for one architecture."""
+
+    folder = Path()
+
+    def __init__(self, text: str, entry: str, arch: str, options: tuple[str, ...]) -> None:
+        made = emulator.compiled(text, entry, self.folder)
+        super().__init__(made._run, made._kinds)
+
+
 @contextmanager
 def installed(folder: Path, *tables: Callable[..., Any]) -> Iterator[None]:
     """The module in the place of CuPy; tables: cached functions that keep arrays of the device."""
@@ -170,6 +180,8 @@ def installed(folder: Path, *tables: Callable[..., Any]) -> Iterator[None]:
     patch = pytest.MonkeyPatch()
     patch.setitem(sys.modules, "cupy", module(folder))
     patch.setattr(compiling, "source", emulator.pasted)
+    patch.setattr(compiling, "ExactKernel", ExactKernel)
+    patch.setattr(ExactKernel, "folder", folder)
     for c in caches:
         c.cache_clear()
     yield

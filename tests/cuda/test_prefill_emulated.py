@@ -10,7 +10,7 @@ import pretend_cupy
 import pytest
 from prefill_cases import EMPTY, ERROR, PLANS, Shape, attention
 
-from polykv.fast.cuda.lift import _levels
+from polykv.fast.cuda.lift import levels_of as _levels
 from polykv.fast.cuda.prefill_config import config
 from polykv.types import Segments
 

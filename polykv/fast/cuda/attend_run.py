@@ -1,4 +1,4 @@
-"""One layer's attention on the device: what its layers share, and the two kernels.
+"""One layer's attention on the device: what its layers share, and the kernels.
 
 step = step_of(segments, made, heads, n_kv, window)
 out, lse = run(step, made, q, k, v, scale=s, window=window, softcap=0.0)
@@ -14,10 +14,11 @@ import numpy as np
 
 from polykv.fast.cuda.arrays import asarray
 from polykv.fast.cuda.attend_config import Config
-from polykv.fast.cuda.attend_plan import plan
 from polykv.fast.cuda.compile import kernel, launch
-from polykv.fast.cuda.device import cupy, device
+from polykv.fast.cuda.device import cupy
 from polykv.fast.cuda.levels import levels
+from polykv.fast.cuda.shared_plan import Shared, plans
+from polykv.fast.cuda.shared_run import Places, SharedStep, run_shared
 from polykv.types import F32, Codec, KVArena, Segments
 
 LOG2E = 1.4426950408889634
@@ -36,17 +37,24 @@ class Step:
     positions: Any
     sums: Any
     weights: Any
+    # Segments that many queries share, where there are any.
+    shared: SharedStep | None = None
 
 
-def step_of(segments: Segments, made: Config, heads: int, n_kv: int, window: int) -> Step:
+def step_of(
+    segments: Segments, made: Config, heads: int, n_kv: int, window: int, shared: Shared | None = None
+) -> Step:
     """The plan of a step for layers of one shape."""
-    slots = device().processors * made.ctas
-    found = plan(segments, heads, n_kv, window, sets=made.sets, turn=made.turn, slots=slots, teams=made.teams)
-    cp, n = cupy(), len(found.items) * n_kv * found.queries
-    tables = (found.items, found.ptr, found.parts, segments.blocks, segments.rows, segments.positions)
+    found = plans(segments, made, shared, heads, n_kv, window)
+    cp, first = cupy(), len(found.few.items) * n_kv * found.few.queries
+    n, of_shared = first, None
+    if shared is not None and found.shared is not None:
+        n += len(found.shared.items) * n_kv * found.shared.queries
+        of_shared = SharedStep(shared.made, asarray(found.shared.items), first)
+    tables = (found.few.items, *found.lists(first), segments.blocks, segments.rows, segments.positions)
     items, ptr, parts, blocks, rows, positions = (asarray(a) for a in tables)
     sums, weights = cp.empty((n, made.width * made.slices), np.float32), cp.empty((n, 2), np.float32)
-    return Step(items, ptr, parts, blocks, rows, positions, sums, weights)
+    return Step(items, ptr, parts, blocks, rows, positions, sums, weights, of_shared)
 
 
 @cache
@@ -82,6 +90,9 @@ def run(
         *(turns.bit_length() - 1, heads, heads // n_kv, k_levels, v_levels),
         *(scale * LOG2E * k_unit, v_unit, softcap, window, step.sums, step.weights),
     )
+    if step.shared is not None:
+        places = Places(step.rows, step.positions, step.blocks, step.sums, step.weights)
+        run_shared(step.shared, places, q, k, v, scale=scale, window=window, softcap=softcap)
     launch(
         kernel("attend.cu", "attend", **made.defines()),
         (len(step.items), n_kv, 1),

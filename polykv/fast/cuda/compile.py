@@ -19,6 +19,7 @@ import numpy as np
 from polykv.errors import UnsupportedError
 from polykv.fast.cuda import follow
 from polykv.fast.cuda.device import cupy
+from polykv.fast.cuda.exact import ExactKernel
 from polykv.fast.cuda.source import Define, source
 
 # No fast math. No contraction either: where a product and a sum are to be rounded once the source says fmaf(), so its
@@ -48,13 +49,26 @@ def kernel(file: str, entry: str, **defines: Define) -> Made:
     return _compiled(file, entry, tuple(sorted(defines.items())), cupy().cuda.runtime.getDevice())
 
 
+def kernel_of(arch: str, file: str, entry: str, **defines: Define) -> Made:
+    """The same for one architecture alone, for example sm_90a: with instructions that no later one has.
+
+    Raises UnsupportedError as `kernel` does.
+    """
+    return _compiled(file, entry, tuple(sorted(defines.items())), cupy().cuda.runtime.getDevice(), arch)
+
+
 @cache
-def _compiled(file: str, entry: str, defines: tuple[tuple[str, Define], ...], device: int) -> Made:
+def _compiled(file: str, entry: str, defines: tuple[tuple[str, Define], ...], device: int, arch: str = "") -> Made:
     cp = cupy()
     text = source(file, dict(defines))
-    made = cp.RawKernel(text, entry, options=OPTIONS)
     try:
-        made.compile()
+        if arch:
+            made = ExactKernel(text, entry, arch, (*OPTIONS, *CUPY_OPTIONS))
+        else:
+            made = cp.RawKernel(text, entry, options=OPTIONS)
+            made.compile()
+    except UnsupportedError as e:
+        raise UnsupportedError(f"{file} does not compile for {arch}: {first_error(str(e))}") from e
     except cp.cuda.compiler.CompileException as e:
         raise UnsupportedError(f"{file} does not compile on this machine: {first_error(str(e))}") from e
     return Made(made, '"follow.cuh"' in text and follow.works())

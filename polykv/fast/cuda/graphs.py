@@ -42,7 +42,8 @@ def _gone() -> None:
 
 
 class Graphs:
-    """Steps of one stack. counters: "eager" steps, "captured" graphs, "replayed" steps."""
+    """Steps of one stack. counters: "eager" steps, "captured" graphs, "replayed" steps; "lifted" items, of segments that
+    are lifted for all of their rows, in all steps and shapes."""
 
     def __init__(self, layers: Sequence[Ready], shapes: Sequence[Shape]) -> None:
         self.layers, self.shapes = layers, shapes
@@ -54,6 +55,8 @@ class Graphs:
     def run(self, h: Any, angles: Sequence[Angles], segments: Sequence[Segments], slots: Sequence[Slots]) -> None:
         """All layers, h [R, E] in place."""
         host = host_tables(self.shapes, len(h), angles, segments, slots)
+        if host.lifted:
+            self.counters["lifted"] += host.lifted
         self._forget_moved()
         key = host.rooms, tuple(a.interleaved for a in angles), h.shape[1]
         found = self._kept.get(key)

@@ -61,12 +61,12 @@ def lift(to: Any, arena: KVArena, blocks: Any, values: bool) -> None:
     made = kernel(file_of(kind), "lift", **defines(kind, arena.head_dim, values))
     number = len(blocks) * tiles * slices_of(arena.head_dim)[1]
     strides = np.int64(to.strides[0]), np.int64(data.strides[0]), np.int64(data.strides[1])
-    levels = _levels(arena.codec, arena.head_dim, cupy().cuda.runtime.getDevice()) if kind.levels else None
+    levels = levels_of(arena.codec, arena.head_dim, cupy().cuda.runtime.getDevice()) if kind.levels else None
     grid = -(-number // WARPS), arena.n_kv
     launch(made, grid, (32 * WARPS,), (to, data, blocks, len(blocks), tiles, *strides, levels))
 
 
 @cache
-def _levels(codec: Codec, head_dim: int, _: int) -> Any:
+def levels_of(codec: Codec, head_dim: int, _: int) -> Any:
     """Levels in units of the norm of a cell, as `kv_read` has them."""
     return asarray(np.array(codec.centroids, np.float32) * np.sqrt(np.float32(codec.block / codec.group(head_dim))))

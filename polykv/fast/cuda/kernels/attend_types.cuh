@@ -57,10 +57,13 @@ template <int BITS, int WIDTH> struct Turbo : Order<WIDTH> {
 template <int WIDTH> struct Turbo2 : Turbo<2, WIDTH> {
     Words<WIDTH / 16> two;
     u32 levels, by2, by16;
-    __device__ __forceinline__ void levels_from(const u32* table, u32 one) { levels = table[0], by2 = one << 30, by16 = one << 16; }
+    __device__ __forceinline__ void units(u32 one) { by2 = one << 30, by16 = one << 16; }
+    __device__ __forceinline__ void levels_from(const u32* table, u32 one) { levels = table[0], units(one); }
     __device__ __forceinline__ void read(u32 base, int lane) { two.read(base, lane); }
+    // The codes of a group as nibbles.
+    __device__ __forceinline__ u32 nibbles(int n) const { return (n % 2 ? down(two.w[n / 2], by2) : two.w[n / 2]) & 0x33333333u; }
     __device__ __forceinline__ void group(int n, u32 (&b)[1][2]) const {
-        const u32 sel = (n % 2 ? down(two.w[n / 2], by2) : two.w[n / 2]) & 0x33333333u;
+        const u32 sel = nibbles(n);
         b[0][0] = pick(levels, levels, sel), b[0][1] = pick(levels, levels, down(sel, by16));
     }
 };
@@ -70,18 +73,20 @@ template <int WIDTH> struct Turbo3 : Turbo<3, WIDTH> {
     Words<WIDTH / 16> two;
     Words<WIDTH / 32> one;
     u32 low, high, by1, by2, by16;
-    __device__ __forceinline__ void levels_from(const u32* table, u32 unit) {
-        low = table[0], high = table[1], by1 = unit << 31, by2 = unit << 30, by16 = unit << 16;
-    }
+    __device__ __forceinline__ void units(u32 one) { by1 = one << 31, by2 = one << 30, by16 = one << 16; }
+    __device__ __forceinline__ void levels_from(const u32* table, u32 one) { low = table[0], high = table[1], units(one); }
     __device__ __forceinline__ void read(u32 base, int lane) {
         two.read(base, lane);
         one.read(base + WIDTH * 8, lane);
     }
-    __device__ __forceinline__ void group(int n, u32 (&b)[1][2]) const {
+    __device__ __forceinline__ u32 nibbles(int n) const {
         const u32 w = one.w[n / 4], x = n % 2 ? down(two.w[n / 2], by2) : two.w[n / 2];
         // Bit n % 4 of every nibble to its bit 2.
         const u32 top = n % 4 == 0 ? w * 4 : n % 4 == 1 ? w * 2 : n % 4 == 2 ? w : down(w, by1);
-        const u32 sel = (x & 0x33333333u) | (top & 0x44444444u);
+        return (x & 0x33333333u) | (top & 0x44444444u);
+    }
+    __device__ __forceinline__ void group(int n, u32 (&b)[1][2]) const {
+        const u32 sel = nibbles(n);
         b[0][0] = pick(low, high, sel), b[0][1] = pick(low, high, down(sel, by16));
     }
 };
@@ -95,11 +100,13 @@ template <int WIDTH> struct Turbo4 : Turbo<4, WIDTH> {
     static constexpr bool LESS = true;
     Words<WIDTH / 8> codes;
     u32 above[2], below[2], by16;
+    __device__ __forceinline__ void units(u32 one) { by16 = one << 16; }
     __device__ __forceinline__ void levels_from(const u32* table, u32 one) {
         for (int i = 0; i < 2; i++) below[i] = table[i], above[i] = table[2 + i];
-        by16 = one << 16;
+        units(one);
     }
     __device__ __forceinline__ void read(u32 base, int lane) { codes.read(base, lane); }
+    __device__ __forceinline__ u32 nibbles(int n) const { return codes.w[n]; }
     __device__ __forceinline__ void group(int n, u32 (&b)[2][2]) const {
         const u32 w = codes.w[n], turned = w ^ 0x88888888u;
         b[0][0] = pick(above[0], above[1], turned), b[0][1] = pick(above[0], above[1], down(turned, by16));

@@ -59,6 +59,19 @@ __device__ __forceinline__ void meet(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// Arrive at such a barrier, and go on.
+__device__ __forceinline__ void arrive(int id, int threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// Four 8 x 8 matrices of halves: lane 8 i + r says where row r of matrix i is, lane (g, t) gets words t of rows g.
+__device__ __forceinline__ uint4 matrices(u32 at) {
+    uint4 v;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+        : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at) : "memory");
+    return v;
+}
+
 __device__ __forceinline__ uint4 shared16(u32 at) {
     uint4 v;
     asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at));
