@@ -1,5 +1,5 @@
-"""Attention of rows that share a document on the GPU: microseconds when it is lifted for all of them, and read for every
-eight queries.
+"""Attention of rows that share a document on the GPU: microseconds when it is lifted for all of them, and read for
+every eight queries.
 
     python benchmarks/gpu_shared.py                                  # 8, 16 and 32 rows, 131,072 cells
     python benchmarks/gpu_shared.py --types turbo3 --rows 32 --cells 1024,4096

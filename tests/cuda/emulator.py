@@ -146,6 +146,10 @@ static void mma_s8_32(int (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsign
     const unsigned a[4] = {a0, a1, a2, a3}, columns[2] = {b.x, b.y};
     mma_s8(c, a, columns, 2);
 }
+static void mma_s8_32_from(int (&c)[4], int c0, int c1, unsigned a0, unsigned a1, unsigned a2, unsigned a3, uint2 b) {
+    c[0] = c[2] = c0, c[1] = c[3] = c1;
+    mma_s8_32(c, a0, a1, a2, a3, b);
+}
 static void mma_s8_16(int (&c)[4], unsigned a0, unsigned a1, unsigned b) {
     const unsigned a[2] = {a0, a1};
     mma_s8(c, a, &b, 1);
@@ -229,4 +233,4 @@ extern "C" void run_grid(unsigned x, unsigned y, unsigned n, void** p) {{
 
 def pasted(file: str, defines: Defines) -> str:
     """The text of a kernel for the host."""
-    return source(file, defines, instead=INSTEAD).replace("extern __shared__", "extern")
+    return source(file, defines, instead=INSTEAD).replace("extern __shared__ __align__(1024)", "extern").replace("extern __shared__", "extern")

@@ -138,13 +138,13 @@ static unsigned halves_least(unsigned a, unsigned b) {
 
 # Products of warpgroups read shared memory and add to registers when a thread waits for them, and not before.
 WGMMA = r"""
-struct Operand { u32 at; int along_k, along_n; };
+struct Operand { u32 at; int along_n; };
 struct Product { float (*d)[4]; int octets; float a[2][16]; Operand b; int add; };
 static std::vector<Product> products[1024];
 static std::vector<std::vector<Product>> product_groups[1024];
-static Operand wgmma_matrix(u32 at, int along_k, int along_n) {
-    if (at % 16 || along_k % 16 || along_n % 16) __builtin_trap();
-    return {at, along_k, along_n};
+static Operand wgmma_matrix(u32 at, int along_n) {
+    if (at % 512 >= 64 || at % 32 || along_n % 512) __builtin_trap();
+    return {at, along_n};
 }
 static void wgmma_begin() {}
 static void wgmma_sees() {}
@@ -157,8 +157,9 @@ static void wgmma_now(const Product& p) {
     for (int e = 0; e < 2 * p.octets; ++e) {
         float b[16];
         for (int k = 0; k < 16; ++k) {
-            const u32 at = p.b.at + k / 8 * p.b.along_k + e / 2 * p.b.along_n + (2 * t + e % 2) * 16 + k % 8 * 2;
-            b[k] = f16_to_f32(shared_as<u16>(at));
+            // The swizzle of 64 bytes: bits 7 and 8 of an address are added to bits 4 and 5.
+            const u32 at = p.b.at + e / 2 * p.b.along_n + (2 * t + e % 2) * 64 + k * 2;
+            b[k] = f16_to_f32(shared_as<u16>(at ^ (at >> 7 & 3) << 4));
         }
         for (int r = 0; r < 2; ++r) {
             double sum = p.add ? p.d[e / 2][2 * r + e % 2] : 0;

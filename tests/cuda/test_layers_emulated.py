@@ -90,7 +90,7 @@ def test_few_rows(machine: None, shape: Shape, tier: str, seqs: tuple[tuple[int,
 def test_agents_that_share_a_document(machine: None, monkeypatch: pytest.MonkeyPatch, tier: str) -> None:
     """The document is lifted once for all rows; some have cells of their own, some are in the midst of it."""
     monkeypatch.setattr(shared_plan, "LEAST_CELLS", 128)
-    plan = Plan(tuple(Seq(129 + 5 * i, 1) for i in range(15)) + (Seq(140, 2),), shared=128)
+    plan = Plan((*(Seq(129 + 5 * i, 1) for i in range(15)), Seq(140, 2)), shared=128)
     segments, slots, n_blocks = plan.build("agents")
     h0 = normal(seeded("agents"), plan.n_rows, SMALL.embd)
     step = [angles_of(segments.positions, SMALL)], [segments], [slots]

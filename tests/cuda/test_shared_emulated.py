@@ -1,4 +1,4 @@
-"""Attention of rows that share segments, in the emulator: every type on both sides, products of warpgroups and of warps."""
+"""Attention of rows that share segments, in the emulator: every type, products of warpgroups and of warps."""
 
 from __future__ import annotations
 

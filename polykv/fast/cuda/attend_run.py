@@ -22,7 +22,9 @@ from polykv.fast.cuda.shared_run import Places, SharedStep, run_shared
 from polykv.types import F32, Codec, KVArena, Segments
 
 LOG2E = 1.4426950408889634
-MERGE_THREADS, MERGE_DIMS = 512, 32
+MERGE_DIMS = 32
+# Threads of a block that joins: a few queries have hundreds of partial results each, many queries have dozens.
+MERGE_THREADS, FEW_QUERIES = (512, 128), 512
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,9 +43,7 @@ class Step:
     shared: SharedStep | None = None
 
 
-def step_of(
-    segments: Segments, made: Config, heads: int, n_kv: int, window: int, shared: Shared | None = None
-) -> Step:
+def step_of(segments: Segments, made: Config, heads: int, n_kv: int, window: int, shared: Shared | None = None) -> Step:
     """The plan of a step for layers of one shape."""
     found = plans(segments, made, shared, heads, n_kv, window)
     cp, first = cupy(), len(found.few.items) * n_kv * found.few.queries
@@ -100,7 +100,8 @@ def run(
         arguments,
         shared=made.shared,
     )
-    merge = kernel("attend_merge.cu", "attend_merge", MERGE_DIMS=dims)
+    threads = MERGE_THREADS[rows * heads >= FEW_QUERIES]
+    merge = kernel("attend_merge.cu", "attend_merge", MERGE_DIMS=dims, MERGE_THREADS=threads)
     arguments = (step.sums, step.weights, step.ptr, step.parts, y, lse)
-    launch(merge, (rows * heads, dims // MERGE_DIMS), (MERGE_THREADS,), arguments)
+    launch(merge, (rows * heads, dims // MERGE_DIMS), (threads,), arguments)
     return y, lse

@@ -42,8 +42,8 @@ def _gone() -> None:
 
 
 class Graphs:
-    """Steps of one stack. counters: "eager" steps, "captured" graphs, "replayed" steps; "lifted" items, of segments that
-    are lifted for all of their rows, in all steps and shapes."""
+    """Steps of one stack. counters: "eager" steps, "captured" graphs, "replayed" steps; "lifted" items, of segments
+    that are lifted for all of their rows, in all steps and shapes."""
 
     def __init__(self, layers: Sequence[Ready], shapes: Sequence[Shape]) -> None:
         self.layers, self.shapes = layers, shapes

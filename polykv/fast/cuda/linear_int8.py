@@ -15,7 +15,7 @@ from polykv.fast.cuda.compile import kernel, launch
 from polykv.fast.cuda.device import cupy
 from polykv.fast.cuda.source import Define
 from polykv.fast.cuda.weights import own, type_name
-from polykv.types import WEIGHT_BLOCK, MatrixType, QuantTensor
+from polykv.types import WEIGHT_BLOCK, MatrixType, QuantTensor, WeightType
 
 # Columns of a tile of W (kernels/tiles.cuh).
 TILE = 128
@@ -23,6 +23,10 @@ TILE = 128
 TILE_ROWS = (1, 8, 16, 32)
 TILE_HEIGHT = 16
 TILE_WARPS = 8
+# Rows of x with which a block has two such heights of W, and types that leave registers for it. With 32 rows it is slower
+# (H200, Q4_0, 28,672 x 4,096: 16 rows take 36.5 and 39.3 us, 32 rows 66.9 and 58.3).
+TWO_HEIGHTS = 16
+SMALL = (WeightType.Q4_0, WeightType.Q8_0, WeightType.IQ4_NL)
 # Of linear_few.cu: rows of x that a block takes, warps, and pieces that a lane has on their way at once.
 FEW_ROWS = (1, 8)
 FEW_WARPS = 4
@@ -65,16 +69,23 @@ def product(y: Any, w: QuantTensor, x: Int8Rows) -> None:
     if x.tiles:
         rows = next((r for r in TILE_ROWS if x.n <= r), TILE_ROWS[-1])
         made = kernel("linear_tiles.cu", "linear_tiles", **tile_defines(w.type, rows))
-        launch(made, (-(-w.rows // TILE_HEIGHT), -(-x.n // rows)), (32 * TILE_WARPS,), arguments)
+        height = TILE_HEIGHT * heights(w.type, rows)
+        launch(made, (-(-w.rows // height), -(-x.n // rows)), (32 * TILE_WARPS,), arguments)
     else:
         rows = next((r for r in FEW_ROWS if x.n <= r), FEW_ROWS[-1])
         made = kernel("linear_few.cu", "linear_few", **few_defines(w.type, rows))
         launch(made, (-(-w.rows // FEW_WARPS) * -(-x.n // rows),), (32 * FEW_WARPS,), arguments)
 
 
+def heights(kind: MatrixType, rows: int) -> int:
+    """Groups of 16 rows of W that a block has."""
+    return 2 if rows == TWO_HEIGHTS and kind in SMALL else 1
+
+
 def tile_defines(kind: MatrixType, rows: int) -> dict[str, Define]:
     """The defines of kernels/linear_tiles.cu for a weight type and a number out of TILE_ROWS."""
-    return {"WEIGHT_TYPE": type_name(kind), "LINEAR_ROWS": rows, "LINEAR_WARPS": TILE_WARPS}
+    groups = heights(kind, rows)
+    return {"WEIGHT_TYPE": type_name(kind), "LINEAR_ROWS": rows, "LINEAR_WARPS": TILE_WARPS, "LINEAR_GROUPS": groups}
 
 
 def few_defines(kind: MatrixType, rows: int) -> dict[str, Define]:

@@ -1,7 +1,7 @@
-"""How the attention of rows that share cells is compiled (kernels/attend_shared.cu), and the shared memory that it takes.
+"""How the attention of rows that share cells is compiled (kernels/attend_shared.cu), and the shared memory it takes.
 
-A block has a multiprocessor to itself: 64 registers of sums and 32 of queries for each of 256 threads that multiply leave
-no room for another. Turns of cells between those who lift codes and those who multiply let both go on.
+A block has a multiprocessor to itself: 64 registers of sums and 32 of queries for each of 256 threads that multiply
+leave no room for another. Turns of cells between those who lift codes and those who multiply let both go on.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from polykv.fast.cuda.source import Define
 
 # Queries of a block, of two teams of four warps that multiply.
 QUERIES, TEAMS = 128, 2
-# Bytes from one 8 x 8 matrix of halves to the next.
-MATRIX = 160
 # Turns that are lifted, and turns of codes under way; the best first.
 CHOICES = ((4, 3), (4, 2), (3, 3), (3, 2), (2, 2))
 # Bytes of a level of each state of a path.
@@ -60,8 +58,8 @@ class SharedConfig:
     @property
     def shared(self) -> int:
         """Bytes of shared memory: levels, turns that are lifted, codes on their way."""
-        stage = 2 * self.dims * self.turn // 64 * MATRIX
-        codes = sum(2 * self.crews * kind.slice_bytes(self.width) for kind in (self.k, self.v) if kind.bits < 16)
+        stage = 2 * 2 * self.dims * self.turn
+        codes = sum(2 * self.crews * kind.slice_bytes(self.width) for kind in (self.k, self.v))
         paths = [kind for kind in (self.k, self.v) if kind.path][int(self.one_table) :]
         return sum(LEVEL << (6 + kind.bits) for kind in paths) + self.stages * stage + self.raw * codes
 

@@ -1,7 +1,7 @@
 """Which segments of a step are attended to in which way, and the items of both.
 
-A segment that many queries of a K/V head share is lifted once for up to 128 of them (kernels/attend_shared.cu); others are
-read for every eight (kernels/attend.cu). Partial results lie one after the other, and one kernel joins them.
+A segment that many queries of a K/V head share is lifted once for up to 128 of them (kernels/attend_shared.cu); others
+are read for every eight (kernels/attend.cu). Partial results lie one after the other, and one kernel joins them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ class Plans:
         return joined(self.few.cut, self.shared.cut, base)
 
 
-def shared_of(segments: Segments, k: Codec, v: Codec, heads: int, n_kv: int, head_dim: int, softcap: bool) -> Shared | None:
+def shared_of(
+    segments: Segments, k: Codec, v: Codec, heads: int, n_kv: int, head_dim: int, softcap: bool
+) -> Shared | None:
     """Segments that are lifted; None if no segment is."""
     group = heads // n_kv
     which = (np.diff(segments.row_ptr) * group >= LEAST_QUERIES) & (segments.length >= LEAST_CELLS)

@@ -1,4 +1,4 @@
-"""Attention of the rows that share segments (kernels/attend_shared.cu): the kernel's launch, for one layer of a step."""
+"""Attention of rows that share segments (kernels/attend_shared.cu): the kernel's launch, for one layer of a step."""
 
 from __future__ import annotations
 

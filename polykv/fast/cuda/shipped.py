@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from polykv.fast.cuda.attend_config import config
+from polykv.fast.cuda.attend_run import MERGE_THREADS
 from polykv.fast.cuda.forms import LANES, SEARCH, size_defines
 from polykv.fast.cuda.fwht import SIZES
 from polykv.fast.cuda.glu import GATES
@@ -17,6 +18,8 @@ from polykv.fast.cuda.lift import LIFTED, file_of
 from polykv.fast.cuda.lift import defines as lift_defines
 from polykv.fast.cuda.linear_int8 import FEW_ROWS, TILE, TILE_ROWS, few_defines, tile_defines
 from polykv.fast.cuda.prefill_config import config as prefill_config
+from polykv.fast.cuda.shared_config import shared_config
+from polykv.fast.cuda.shared_run import ARCH
 from polykv.fast.cuda.source import Define
 from polykv.fast.cuda.weights import FIELDS, FLOATS, type_name
 from polykv.types import WEIGHT_BLOCK, Family
@@ -32,13 +35,14 @@ TILE_SPILLS = {1: 0, 8: 0, 16: 64, 32: 256}
 @dataclass(frozen=True)
 class Shipped:
     """One kernel: function `entry` of kernels/`file`, specialised. spills: bytes of registers that may go to memory.
-    others: further entries of the same program."""
+    others: further entries of the same program. architectures: what it is compiled for."""
 
     file: str
     entry: str
     defines: dict[str, Define] = field(default_factory=dict)
     spills: int = 0
     others: tuple[str, ...] = ()
+    architectures: tuple[str, ...] = ARCHITECTURES
 
     def __str__(self) -> str:
         return " ".join([self.entry, *(f"{name}={value}" for name, value in sorted(self.defines.items()))])
@@ -51,6 +55,7 @@ def shipped() -> Iterator[Shipped]:
     yield from _elementwise()
     yield from _attention()
     yield from _prefill()
+    yield from _shared()
     yield from _cache()
     yield from _steps()
 
@@ -123,7 +128,8 @@ def _attention() -> Iterator[Shipped]:
             yield Shipped("attend.cu", "attend", made.defines(), MANY_SPILLS if made.warps == MANY_WARPS else 0)
     for head in HEADS:
         width, slices = slices_of(head)
-        yield Shipped("attend_merge.cu", "attend_merge", {"MERGE_DIMS": width * slices})
+        for threads in MERGE_THREADS:
+            yield Shipped("attend_merge.cu", "attend_merge", {"MERGE_DIMS": width * slices, "MERGE_THREADS": threads})
 
 
 # Sums of 32 queries and 128 dims with scores of 64 cells are 192 of a thread's 255 registers: some addresses and
@@ -142,6 +148,20 @@ def _prefill() -> Iterator[Shipped]:
     for i, kind in enumerate(LIFTED):
         for values in (False, True):
             yield Shipped(file_of(kind), "lift", lift_defines(kind, HEADS[(i + 3 * values) % len(HEADS)], values))
+
+
+def _shared() -> Iterator[Shipped]:
+    """Every type on both sides, at every width; products of warpgroups for Hopper alone."""
+    kinds, heads = list(KINDS.values()), [head for head in HEADS if slices_of(head)[1] == 1]
+    for wgmma, architectures in ((True, (ARCH,)), (False, ARCHITECTURES)):
+        for i, kind in enumerate(kinds):
+            head = heads[i % len(heads)]
+            other = kinds[(i + 3) % len(kinds)]
+            for k, v, one_table in ((kind, other, False), (kind, kind, kind.path)):
+                capped = i % 3 == 0
+                made = shared_config(k, v, head, softcap=capped, limit=SHARED, one_table=one_table, wgmma=wgmma)
+                assert made is not None, "a Hopper multiprocessor has room for every type"
+                yield Shipped("attend_shared.cu", "attend_shared", made.defines(), architectures=architectures)
 
 
 def _cache() -> Iterator[Shipped]:

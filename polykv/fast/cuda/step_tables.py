@@ -56,9 +56,7 @@ class Shape:
         but = None if shared is None else shared.which
         kinds, sets = (kind_of(self.k), kind_of(self.v)), sets_of(segments, self.heads // self.n_kv, but)
         one_table, limit, many = same_table(self.k, self.v), device().shared, long(segments, but)
-        return config(
-            *kinds, self.head_dim, sets, softcap=self.capped, limit=limit, one_table=one_table, long=many
-        )
+        return config(*kinds, self.head_dim, sets, softcap=self.capped, limit=limit, one_table=one_table, long=many)
 
 
 def spare(n: int) -> int:
@@ -69,8 +67,8 @@ def spare(n: int) -> int:
 @dataclass(frozen=True)
 class Rooms:
     """rows: of the step, padded. rooms: of the arrays, in their order. items: of every shape's plan, padded, those of
-    segments that are lifted behind the others. configs, shared: how kernels are compiled. What has equal `Rooms` can use
-    the same graph."""
+    segments that are lifted behind the others. configs, shared: how kernels are compiled. What has equal `Rooms` can
+    use the same graph."""
 
     rows: int
     rooms: tuple[int, ...]

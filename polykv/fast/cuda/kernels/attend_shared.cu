@@ -10,7 +10,7 @@
 //   SHARED_CAP         whether scores are capped        SHARED_WGMMA            products of warpgroups (compute 9.0)
 //   SHARED_CREWS       of warps that lift               SHARED_ONE_TABLE   whether K and V are paths with the same levels
 //
-// K lies as [cells][dims] and V as [dims][cells], in 8 x 8 matrices. Where a lane has codes of eight cells of a dim (V),
+// K lies as [cells][dims] and V as [dims][cells], both in patches (group_product.cuh). Where a lane has codes of eight cells of a dim (V),
 // these are eight in a row along k: cells 2 t, 2 t + 1 (+ 0, 8, 16, 24) of a tile are its octet t. So that a lane's scores
 // are what it needs as operands, cell 8 j + g of K is row 2 j + g % 2 of octet g / 2.
 
@@ -19,7 +19,7 @@
 #include "attend_types.cuh"
 #include "softmax.cuh"
 
-extern __shared__ uint4 memory[];
+extern __shared__ __align__(1024) uint4 memory[];
 
 #include "group_product.cuh"
 #include "halves.cuh"
@@ -28,14 +28,13 @@ constexpr int WIDTH = SHARED_WIDTH, SLICES = SHARED_SLICES, DIMS = WIDTH * SLICE
 constexpr int TEAMS = 2, CREWS = SHARED_CREWS, QUERIES = 64 * TEAMS, LIFTERS = 128, THREADS = 128 * TEAMS + LIFTERS * CREWS, OCTETS = CELLS / 8;
 using Keys = Halves<SHARED_K, WIDTH, false>;
 using Values = Halves<SHARED_V, WIDTH, true>;
-// Eight lanes that have four octets of two rows write to all banks.
-constexpr int COLUMN = 160, K_ROW = DIMS / 8 * COLUMN, V_ROW = OCTETS * COLUMN;
-constexpr int K_STAGE = OCTETS * K_ROW, V_STAGE = DIMS / 8 * V_ROW, STAGE = K_STAGE + V_STAGE;
+// Of K patches of 32 dims of all cells of a turn, then of the next dims; of V of a tile of all dims, then of the next tile.
+constexpr int K_PART = OCTETS * PATCH, K_STAGE = DIMS / 32 * K_PART, V_PART = DIMS / 8 * PATCH, V_STAGE = TILES * V_PART;
+constexpr int STAGE = K_STAGE + V_STAGE;
 constexpr int STAGES = SHARED_STAGES, RAW = SHARED_RAW;
-constexpr bool K_DIRECT = SHARED_K == F16, V_DIRECT = SHARED_V == F16;
 // Shared memory: levels, turns that are lifted, codes on their way: of a slice of a tile for each warp.
 constexpr int V_TABLE = SHARED_ONE_TABLE ? 0 : Keys::TABLE, STAGES_AT = V_TABLE + Values::TABLE;
-constexpr int K_RAW_AT = STAGES_AT + STAGES * STAGE, V_RAW_AT = K_RAW_AT + (K_DIRECT ? 0 : 2 * CREWS * RAW * Keys::BYTES);
+constexpr int K_RAW_AT = STAGES_AT + STAGES * STAGE, V_RAW_AT = K_RAW_AT + 2 * CREWS * RAW * Keys::BYTES;
 // Barriers: a stage is full, for each team; it is empty.
 constexpr int FULL = 1, EMPTY = FULL + TEAMS * STAGES;
 
@@ -65,8 +64,8 @@ struct Source {
 // Where group n of a lane goes in a stage, of this unit.
 template <bool VALUES> __device__ __forceinline__ int place(int unit, int n, int lane) {
     const int g = lane / 4, t = lane % 4, tile = unit / SLICES, octet = unit % SLICES * (WIDTH / 8);
-    if (VALUES) return K_STAGE + (octet + n) * V_ROW + (4 * tile + t) * COLUMN + 16 * g;
-    return (4 * tile + g / 2) * K_ROW + (octet + n / 4 * 4 + t) * COLUMN + (n % 4 * 2 + g % 2) * 16;
+    if (VALUES) return K_STAGE + tile * V_PART + in_patches(8 * (octet + n) + g, t);
+    return (octet + n) / 4 * K_PART + in_patches(8 * (4 * tile + g / 2) + n % 4 * 2 + g % 2, t);
 }
 
 __device__ __forceinline__ void stage_is_full(int turn, int teams) {
@@ -76,25 +75,6 @@ __device__ __forceinline__ void stage_is_full(int turn, int teams) {
 
 __device__ __forceinline__ void wait_for_stage(int turn, int teams) {
     if (turn >= STAGES) meet(EMPTY + turn % STAGES, LIFTERS + 128 * teams);
-}
-
-// f16: copies go to their stage, and are there a turn of the crew's later.
-template <bool VALUES> __device__ __forceinline__ void copy_turns(Source source, int crew, int teams, int lane) {
-    const u32 base = shared_address(memory) + STAGES_AT;
-    source.start(crew);
-#pragma unroll 1
-    for (int i = crew; i < source.turns + CREWS; i += CREWS) {
-        if (source.more()) {
-            const u8* from = source.take(64 * WIDTH) + 16 * lane;
-            wait_for_stage(i, teams);
-#pragma unroll
-            for (int n = 0; n < WIDTH / 8; ++n) copy16(base + i % STAGES * STAGE + place<VALUES>(source.unit, n, lane), from + 512 * n);
-        }
-        copies_sent();
-        if (i < CREWS) continue;
-        copies_but<1>();
-        stage_is_full(i - CREWS, teams);
-    }
 }
 
 template <typename Codes, bool VALUES>
@@ -191,7 +171,7 @@ __device__ __forceinline__ void multiply_turns(const Item& item, const Queries& 
         float x[1][OCTETS][4], top[2], by[2], units[2] = {q.worth[0], q.worth[1]};
         products_begin();
 #pragma unroll
-        for (int d = 0; d < DIMS / 16; ++d) product<COLUMN, K_ROW>(x[0], q.of[d], stage + d * 2 * COLUMN, d > 0);
+        for (int d = 0; d < DIMS / 16; ++d) product(x[0], q.of[d], stage + d / 2 * K_PART, d % 2 * 2, d > 0);
         products_sent();
         products_but<0>(x[0]);
 #if SHARED_CAP
@@ -211,7 +191,7 @@ __device__ __forceinline__ void multiply_turns(const Item& item, const Queries& 
         }
         products_begin();
 #pragma unroll
-        for (int u = 0; u < CELLS / 16; ++u) product<COLUMN, V_ROW>(o, p[u], stage + K_STAGE + u * 2 * COLUMN, true);
+        for (int u = 0; u < CELLS / 16; ++u) product(o, p[u], stage + K_STAGE + u / 2 * V_PART, u % 2 * 2, true);
         products_sent();
         products_but<0>(o);
         if (i + STAGES < turns) arrive(EMPTY + i % STAGES, LIFTERS + 128 * teams);
@@ -256,20 +236,14 @@ attend_shared(const float* q, const Item* items, const int* rows, const int* pos
         // K and V take turns on the schedulers, or one of them would have all of the longer work.
         if (warp % 4 / 2 == crew) {
             const Source source = {k + blockIdx.y * k_head, table, k_block, shift, item.first, turns, SLICES * Keys::BYTES, unit};
-            if constexpr (K_DIRECT) copy_turns<false>(source, crew, teams, lane);
-            else {
-                Keys keys;
-                keys.levels_from(Keys::TABLE ? tables : k_levels, gridDim.z);
-                lift_turns<Keys, false>(source, crew, teams, K_RAW_AT, lane, keys);
-            }
+            Keys keys;
+            keys.levels_from(Keys::TABLE ? tables : k_levels, gridDim.z);
+            lift_turns<Keys, false>(source, crew, teams, K_RAW_AT, lane, keys);
         } else {
             const Source source = {v + blockIdx.y * v_head, table, v_block, shift, item.first, turns, SLICES * Values::BYTES, unit};
-            if constexpr (V_DIRECT) copy_turns<true>(source, crew, teams, lane);
-            else {
-                Values values;
-                values.levels_from(Values::TABLE ? tables + V_TABLE / 4 : v_levels, gridDim.z);
-                lift_turns<Values, true>(source, crew, teams, V_RAW_AT, lane, values);
-            }
+            Values values;
+            values.levels_from(Values::TABLE ? tables + V_TABLE / 4 : v_levels, gridDim.z);
+            lift_turns<Values, true>(source, crew, teams, V_RAW_AT, lane, values);
         }
     } else {
         more_registers<CREWS == 1 ? 200 : 168>();

@@ -1,8 +1,15 @@
 // Products of four warps, 16 rows each, with operands in registers and in shared memory: by `wgmma` (SHARED_WGMMA), or by
-// each warp for itself. B lies in 8 x 8 matrices, 128 bytes each: row n, eight values along k. They are ALONG_K bytes apart
-// along k, and ALONG_N along n; both are no multiples of 128 in a way that lets eight lanes write to eight banks' groups.
+// each warp for itself. B lies in patches of eight rows n and 64 bytes, 32 values along k, in the order of Hopper's swizzle of
+// 64 bytes: 16 bytes number c of row r lie at place c ^ r / 2 of their row. So lanes that have 16 bytes of two rows in a row
+// each write to all banks, and so do those who read eight rows. Patches begin at multiples of 512 bytes, those of the next
+// eight rows behind them.
 //
-//     products_begin();  product(d, a, b, false); product(d, a, b, true); ...  products_sent();  products_done(d);
+//     products_begin();  product(d, a, b, 0, false); product(d, a, b, 2, true); ...  products_sent();  products_but<0>(d);
+
+constexpr int PATCH = 512;
+
+// Where 16 bytes number `octet` along k of row n lie.
+__device__ __forceinline__ int in_patches(int n, int octet) { return n / 8 * PATCH + n % 8 * 64 + (octet ^ n % 8 / 2) * 16; }
 
 #if SHARED_WGMMA
 #include "wgmma.cuh"
@@ -15,15 +22,15 @@ template <int N, int OCTETS> __device__ __forceinline__ void products_but(float 
     wgmma_ready(d);
 }
 
-template <int ALONG_K, int ALONG_N, int OCTETS>
-__device__ __forceinline__ void product(float (&d)[OCTETS][4], const u32 (&a)[4], u32 b, bool add) {
+// D[64][8 OCTETS] (+)= A[64][16] B: of octets `along` and `along` + 1 along k, 0 or 2.
+template <int OCTETS> __device__ __forceinline__ void product(float (&d)[OCTETS][4], const u32 (&a)[4], u32 b, int along, bool add) {
     constexpr int NOW = OCTETS >= 16 ? 16 : OCTETS >= 8 ? 8 : 4;
     float(&first)[NOW][4] = *(float(*)[NOW][4])d;
-    const auto matrix = wgmma_matrix(b, ALONG_K, ALONG_N);
+    const auto matrix = wgmma_matrix(b + 16 * along, PATCH);
     if constexpr (NOW == 16) wgmma_128(first, a, matrix, add);
     else if constexpr (NOW == 8) wgmma_64(first, a, matrix, add);
     else wgmma_32(first, a, matrix, add);
-    if constexpr (OCTETS > NOW) product<ALONG_K, ALONG_N>(*(float(*)[OCTETS - NOW][4])(d + NOW), a, b + NOW * ALONG_N, add);
+    if constexpr (OCTETS > NOW) product(*(float(*)[OCTETS - NOW][4])(d + NOW), a, b + NOW * PATCH, along, add);
 }
 
 #else
@@ -35,14 +42,13 @@ __device__ __forceinline__ void wgmma_sees() {}
 template <int N> __device__ __forceinline__ void more_registers() {}
 template <int N> __device__ __forceinline__ void fewer_registers() {}
 
-template <int ALONG_K, int ALONG_N, int OCTETS>
-__device__ __forceinline__ void product(float (&d)[OCTETS][4], const u32 (&a)[4], u32 b, bool add) {
+template <int OCTETS> __device__ __forceinline__ void product(float (&d)[OCTETS][4], const u32 (&a)[4], u32 b, int along, bool add) {
     // Lane 8 i + r says where row r of matrix i is: those of two octets of n, each with both octets of k.
     const int lane = threadIdx.x % 32;
-    const u32 own = b + lane / 16 * ALONG_N + lane / 8 % 2 * ALONG_K + lane % 8 * 16;
+    const u32 own = b + in_patches(lane / 16 * 8 + lane % 8, along + lane / 8 % 2);
 #pragma unroll
     for (int o = 0; o < OCTETS; o += 2) {
-        const uint4 w = matrices(own + o * ALONG_N);
+        const uint4 w = matrices(own + o * PATCH);
         if (!add)
 #pragma unroll
             for (int e = 0; e < 8; ++e) d[o + e / 4][e % 4] = 0;

@@ -11,6 +11,13 @@ __device__ __forceinline__ void mma_s8_32(int (&c)[4], unsigned a0, unsigned a1,
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b.x), "r"(b.y));
 }
 
+// The same with sums that begin at c0 in the first column of a lane and at c1 in the second.
+__device__ __forceinline__ void mma_s8_32_from(int (&c)[4], int c0, int c1, unsigned a0, unsigned a1, unsigned a2, unsigned a3, uint2 b) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %10, %11};"
+        : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b.x), "r"(b.y), "r"(c0), "r"(c1));
+}
+
 // 16 along k.
 __device__ __forceinline__ void mma_s8_16(int (&c)[4], unsigned a0, unsigned a1, unsigned b) {
     asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"

@@ -1,9 +1,9 @@
 // Products of a warpgroup, four warps in a row from a multiple of four on, by Hopper's own instruction (PTX ISA 8, section
 // "Asynchronous warpgroup level matrix instructions"): compute capability 9.0 and nothing else, compiled as sm_90a.
 
-// Where B is: K and N in 8 x 8 matrices of halves, 128 bytes each, so many bytes apart along k, and along n.
-__device__ __forceinline__ unsigned long long wgmma_matrix(u32 at, int along_k, int along_n) {
-    return (unsigned long long)(at >> 4 & 0x3FFF) | (unsigned long long)(along_k >> 4) << 16 | (unsigned long long)(along_n >> 4) << 32;
+// Where B is: in patches of eight rows n and 64 bytes along k, swizzled (group_product.cuh), so many bytes apart along n.
+__device__ __forceinline__ unsigned long long wgmma_matrix(u32 at, int along_n) {
+    return (unsigned long long)(at >> 4 & 0x3FFF) | 1ull << 16 | (unsigned long long)(along_n >> 4) << 32 | 2ull << 62;
 }
 
 // Registers that products read or add to are as the program has them.
