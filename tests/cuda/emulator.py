@@ -233,4 +233,8 @@ extern "C" void run_grid(unsigned x, unsigned y, unsigned n, void** p) {{
 
 def pasted(file: str, defines: Defines) -> str:
     """The text of a kernel for the host."""
-    return source(file, defines, instead=INSTEAD).replace("extern __shared__ __align__(1024)", "extern").replace("extern __shared__", "extern")
+    return (
+        source(file, defines, instead=INSTEAD)
+        .replace("extern __shared__ __align__(1024)", "extern")
+        .replace("extern __shared__", "extern")
+    )

@@ -174,6 +174,7 @@ template <int N> static void wgmma_but() {
         for (const Product& p : groups[0]) wgmma_now(p);
 }
 template <int O> static void wgmma_ready(float (&d)[O][4]) {}
+static void wgmma_over() { wgmma_but<0>(); }
 template <int O> static void wgmma_of(float (&d)[O][4], const u32 (&a)[4], Operand b, int add) {
     struct Given { u32 a[4]; } mine;
     memcpy(mine.a, a, sizeof mine);

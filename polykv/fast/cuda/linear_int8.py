@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from polykv.fast.cuda.compile import kernel, launch
-from polykv.fast.cuda.device import cupy
+from polykv.fast.cuda.device import cupy, device
 from polykv.fast.cuda.source import Define
 from polykv.fast.cuda.weights import own, type_name
 from polykv.types import WEIGHT_BLOCK, MatrixType, QuantTensor, WeightType
@@ -23,8 +23,9 @@ TILE = 128
 TILE_ROWS = (1, 8, 16, 32)
 TILE_HEIGHT = 16
 TILE_WARPS = 8
-# Rows of x with which a block has two such heights of W, and types that leave registers for it. With 32 rows it is slower
-# (H200, Q4_0, 28,672 x 4,096: 16 rows take 36.5 and 39.3 us, 32 rows 66.9 and 58.3).
+# Rows of x from which on a block may have two such heights of W, and types that leave registers for it. It pays where
+# all multiprocessors have a block even so (H200, Q4_0, 32 rows of x; two, one: 28,672 rows of W of 4,096 values take 55
+# and 62 us, 6,144 take 16 and 18, but 4,096 take 12 and 10).
 TWO_HEIGHTS = 16
 SMALL = (WeightType.Q4_0, WeightType.Q8_0, WeightType.IQ4_NL)
 # Of linear_few.cu: rows of x that a block takes, warps, and pieces that a lane has on their way at once.
@@ -68,8 +69,9 @@ def product(y: Any, w: QuantTensor, x: Int8Rows) -> None:
     arguments = (y, own(w), x.codes, x.scales, x.n, w.rows, w.cols)
     if x.tiles:
         rows = next((r for r in TILE_ROWS if x.n <= r), TILE_ROWS[-1])
-        made = kernel("linear_tiles.cu", "linear_tiles", **tile_defines(w.type, rows))
-        height = TILE_HEIGHT * heights(w.type, rows)
+        groups = heights(w, rows, device().processors)
+        made = kernel("linear_tiles.cu", "linear_tiles", **tile_defines(w.type, rows, groups))
+        height = TILE_HEIGHT * groups
         launch(made, (-(-w.rows // height), -(-x.n // rows)), (32 * TILE_WARPS,), arguments)
     else:
         rows = next((r for r in FEW_ROWS if x.n <= r), FEW_ROWS[-1])
@@ -77,14 +79,13 @@ def product(y: Any, w: QuantTensor, x: Int8Rows) -> None:
         launch(made, (-(-w.rows // FEW_WARPS) * -(-x.n // rows),), (32 * FEW_WARPS,), arguments)
 
 
-def heights(kind: MatrixType, rows: int) -> int:
+def heights(w: QuantTensor, rows: int, processors: int) -> int:
     """Groups of 16 rows of W that a block has."""
-    return 2 if rows == TWO_HEIGHTS and kind in SMALL else 1
+    return 2 if rows >= TWO_HEIGHTS and w.type in SMALL and w.rows >= 2 * TILE_HEIGHT * processors else 1
 
 
-def tile_defines(kind: MatrixType, rows: int) -> dict[str, Define]:
-    """The defines of kernels/linear_tiles.cu for a weight type and a number out of TILE_ROWS."""
-    groups = heights(kind, rows)
+def tile_defines(kind: MatrixType, rows: int, groups: int = 1) -> dict[str, Define]:
+    """The defines of kernels/linear_tiles.cu for a weight type, a number out of TILE_ROWS and groups of rows of W."""
     return {"WEIGHT_TYPE": type_name(kind), "LINEAR_ROWS": rows, "LINEAR_WARPS": TILE_WARPS, "LINEAR_GROUPS": groups}
 
 

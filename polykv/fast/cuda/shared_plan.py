@@ -19,8 +19,9 @@ from polykv.fast.cuda.levels import same_table
 from polykv.fast.cuda.shared_config import QUERIES, SharedConfig, shared_config
 from polykv.types import I32, Codec, Segments
 
-# Queries of a segment that share a K/V head, and its cells, from which on it is lifted.
-LEAST_QUERIES, LEAST_CELLS = 32, 1024
+# Queries of a segment that share a K/V head, and its cells, from which on it is lifted; more of trellis types, whose
+# lifting takes longer than all products.
+LEAST_QUERIES, LEAST_OF_PATHS, LEAST_CELLS = 32, 72, 1024
 # The one compute capability with products of warpgroups.
 WARPGROUPS = (9, 0)
 
@@ -51,13 +52,14 @@ def shared_of(
     segments: Segments, k: Codec, v: Codec, heads: int, n_kv: int, head_dim: int, softcap: bool
 ) -> Shared | None:
     """Segments that are lifted; None if no segment is."""
-    group = heads // n_kv
-    which = (np.diff(segments.row_ptr) * group >= LEAST_QUERIES) & (segments.length >= LEAST_CELLS)
+    group, kinds = heads // n_kv, (kind_of(k), kind_of(v))
+    least = LEAST_OF_PATHS if any(kind.path for kind in kinds) else LEAST_QUERIES
+    which = (np.diff(segments.row_ptr) * group >= least) & (segments.length >= LEAST_CELLS)
     if not which.any() or group > QUERIES:
         return None
     found = device()
     made = shared_config(
-        *(kind_of(k), kind_of(v), head_dim),
+        *(*kinds, head_dim),
         softcap=softcap,
         limit=found.shared,
         one_table=same_table(k, v),

@@ -16,7 +16,7 @@ from polykv.fast.cuda.glu import GATES
 from polykv.fast.cuda.layout import KINDS, Kind, slices_of
 from polykv.fast.cuda.lift import LIFTED, file_of
 from polykv.fast.cuda.lift import defines as lift_defines
-from polykv.fast.cuda.linear_int8 import FEW_ROWS, TILE, TILE_ROWS, few_defines, tile_defines
+from polykv.fast.cuda.linear_int8 import FEW_ROWS, SMALL, TILE, TILE_ROWS, TWO_HEIGHTS, few_defines, tile_defines
 from polykv.fast.cuda.prefill_config import config as prefill_config
 from polykv.fast.cuda.shared_config import shared_config
 from polykv.fast.cuda.shared_run import ARCH
@@ -78,7 +78,8 @@ def _linear() -> Iterator[Shipped]:
         for rows in FEW_ROWS if WEIGHT_BLOCK[kind][0] < TILE else ():
             yield Shipped("linear_few.cu", "linear_few", few_defines(kind, rows))
         for rows in TILE_ROWS:
-            yield Shipped("linear_tiles.cu", "linear_tiles", tile_defines(kind, rows), TILE_SPILLS[rows])
+            for groups in (1, 2) if rows >= TWO_HEIGHTS and kind in SMALL else (1,):
+                yield Shipped("linear_tiles.cu", "linear_tiles", tile_defines(kind, rows, groups), TILE_SPILLS[rows])
         yield Shipped("linear_few_f32.cu", "linear_few_f32", {"WEIGHT_TYPE": type_name(kind)})
     for kind in FLOATS:
         yield Shipped("linear_few_plain.cu", "linear_few_plain", {"WEIGHT_FLOAT": type_name(kind)})

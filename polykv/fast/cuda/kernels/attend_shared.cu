@@ -164,38 +164,57 @@ __device__ __forceinline__ void multiply_turns(const Item& item, const Queries& 
 #pragma unroll
     for (int e = 0; e < DIMS / 2; ++e) o[e / 4][e % 4] = 0;
     softmax.clear();
-#pragma unroll 1
-    for (int i = 0; i < turns; ++i) {
-        const u32 stage = base + i % STAGES * STAGE;
-        meet(FULL + TEAMS * (i % STAGES) + team, 128 + LIFTERS);
-        float x[1][OCTETS][4], top[2], by[2], units[2] = {q.worth[0], q.worth[1]};
+    float x[1][OCTETS][4];
+    u32 p[CELLS / 16][4];
+    auto begin_keys = [&](int turn) {
+        meet(FULL + TEAMS * (turn % STAGES) + team, 128 + LIFTERS);
         products_begin();
 #pragma unroll
-        for (int d = 0; d < DIMS / 16; ++d) product(x[0], q.of[d], stage + d / 2 * K_PART, d % 2 * 2, d > 0);
+        for (int d = 0; d < DIMS / 16; ++d) product(x[0], q.of[d], base + turn % STAGES * STAGE + d / 2 * K_PART, d % 2 * 2, d > 0);
         products_sent();
-        products_but<0>(x[0]);
+    };
+    // Scores of a turn become operands; values of the turn before are summed meanwhile.
+    auto weigh = [&](int i) {
+        float top[2], by[2], units[2] = {q.worth[0], q.worth[1]};
 #if SHARED_CAP
         cap(x, units, softcap * LOG2E);
 #endif
         if (i < open || i >= closed) mask(x, item, q.position, i * CELLS, window, lane % 4);
         largest_of_warp(x, top);
-        if (softmax.refit(top, units, by))
+        const bool moved = softmax.refit(top, units, by);
+        softmax.weigh(x, units);
+        // In both branches: the assembler would wait before there are weights, but it moves nothing over a branch.
+        if (moved) {
+            products_but<0>(o);
 #pragma unroll
             for (int e = 0; e < DIMS / 2; ++e) o[e / 4][e % 4] *= by[e % 4 / 2];
-        softmax.weigh(x, units);
-        u32 p[CELLS / 16][4];
+        } else products_over(o);
+        if (i > 0 && i - 1 + STAGES < turns) arrive(EMPTY + (i - 1) % STAGES, LIFTERS + 128 * teams);
 #pragma unroll
         for (int u = 0; u < CELLS / 16; ++u) {
             const uint4 w = operands(x[0][2 * u], x[0][2 * u + 1]);
             p[u][0] = w.x, p[u][1] = w.y, p[u][2] = w.z, p[u][3] = w.w;
         }
+    };
+    auto begin_values = [&](int i) {
         products_begin();
 #pragma unroll
-        for (int u = 0; u < CELLS / 16; ++u) product(o, p[u], stage + K_STAGE + u / 2 * V_PART, u % 2 * 2, true);
+        for (int u = 0; u < CELLS / 16; ++u) product(o, p[u], base + i % STAGES * STAGE + K_STAGE + u / 2 * V_PART, u % 2 * 2, true);
         products_sent();
-        products_but<0>(o);
-        if (i + STAGES < turns) arrive(EMPTY + i % STAGES, LIFTERS + 128 * teams);
+    };
+    begin_keys(0);
+    products_but<0>(x[0]);
+#pragma unroll 1
+    for (int i = 0; i + 1 < turns; ++i) {
+        weigh(i);
+        // The next scores come first: they are what is waited for.
+        begin_keys(i + 1);
+        begin_values(i);
+        products_but<1>(x[0]);
     }
+    weigh(turns - 1);
+    begin_values(turns - 1);
+    products_but<0>(o);
 }
 
 // Sums of the rows, and what they are worth.
@@ -231,7 +250,7 @@ attend_shared(const float* q, const Item* items, const int* rows, const int* pos
         for (int i = threadIdx.x; i < Values::TABLE / 4; i += THREADS) tables[V_TABLE / 4 + i] = v_levels[i];
     __syncthreads();
     if (warp >= 4 * TEAMS) {
-        fewer_registers<CREWS == 1 ? 104 : 88>();
+        fewer_registers<CREWS == 1 ? 104 : 80>();
         const int unit = warp % 2, crew = warp / 4 - TEAMS, *table = blocks + item.table;
         // K and V take turns on the schedulers, or one of them would have all of the longer work.
         if (warp % 4 / 2 == crew) {
@@ -246,7 +265,7 @@ attend_shared(const float* q, const Item* items, const int* rows, const int* pos
             lift_turns<Values, true>(source, crew, teams, V_RAW_AT, lane, values);
         }
     } else {
-        more_registers<CREWS == 1 ? 200 : 168>();
+        more_registers<CREWS == 1 ? 200 : 176>();
         if (warp / 4 >= teams) return;
         Queries queries;
         Softmax<1> softmax;

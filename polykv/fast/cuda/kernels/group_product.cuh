@@ -21,6 +21,11 @@ template <int N, int OCTETS> __device__ __forceinline__ void products_but(float 
     wgmma_but<N>();
     wgmma_ready(d);
 }
+// The same of all, such that no compiler sees that it is.
+template <int OCTETS> __device__ __forceinline__ void products_over(float (&d)[OCTETS][4]) {
+    wgmma_over();
+    wgmma_ready(d);
+}
 
 // D[64][8 OCTETS] (+)= A[64][16] B: of octets `along` and `along` + 1 along k, 0 or 2.
 template <int OCTETS> __device__ __forceinline__ void product(float (&d)[OCTETS][4], const u32 (&a)[4], u32 b, int along, bool add) {
@@ -38,6 +43,7 @@ template <int OCTETS> __device__ __forceinline__ void product(float (&d)[OCTETS]
 __device__ __forceinline__ void products_begin() {}
 __device__ __forceinline__ void products_sent() {}
 template <int N, int OCTETS> __device__ __forceinline__ void products_but(float (&)[OCTETS][4]) {}
+template <int OCTETS> __device__ __forceinline__ void products_over(float (&)[OCTETS][4]) {}
 __device__ __forceinline__ void wgmma_sees() {}
 template <int N> __device__ __forceinline__ void more_registers() {}
 template <int N> __device__ __forceinline__ void fewer_registers() {}

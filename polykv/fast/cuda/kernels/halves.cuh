@@ -143,7 +143,7 @@ template <int WIDTH, bool VALUES> struct Halves<TURBO3_TCQ, WIDTH, VALUES> : Pat
 template <int WIDTH, bool VALUES> struct Halves<TURBO2_TCQ, WIDTH, VALUES> : Paths<2, WIDTH, VALUES> {};
 
 // f16: a group is 16 bytes as they are. (Copies that put them to their places on their way from memory, 16 bytes here and
-// 16 there, took 290 us where this takes the time of memory.)
+// 16 there, took 292 us for 131,072 cells, where this takes 132.)
 template <int WIDTH, bool VALUES> struct Halves<F16, WIDTH, VALUES> {
     static constexpr int BYTES = 64 * WIDTH, TABLE = 0;
     __device__ __forceinline__ void levels_from(const float*, u32) {}

@@ -11,6 +11,8 @@ __device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.a
 __device__ __forceinline__ void wgmma_sent() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 // Wait until all but the newest N groups are done.
 template <int N> __device__ __forceinline__ void wgmma_but() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
+__device__ __forceinline__ void wgmma_over() { asm volatile("wgmma.wait_group.sync.aligned 0x0;" ::: "memory"); }
+
 // Results are read behind the wait, and not before.
 template <int O> __device__ __forceinline__ void wgmma_ready(float (&d)[O][4]) {
 #pragma unroll
