@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy.typing as npt
@@ -16,8 +17,16 @@ class Memory(Protocol):
         """A result as a NumPy array: itself where it is one."""
         ...
 
+    def begin_fetch(self, x: npt.NDArray[Any]) -> Callable[[], npt.NDArray[Any]]:
+        """Begin to bring a result to NumPy; what is returned waits for it. What is begun later is not waited for."""
+        ...
+
     def wait(self) -> None:
         """Until all that was begun is done; for those who measure time."""
+        ...
+
+    def runs_ahead(self) -> bool:
+        """Whether operations return before they are done, so that it pays to begin the next ones meanwhile."""
         ...
 
 
