@@ -15,7 +15,7 @@ It defines what the operations mean; fast backends are tested against it. One id
     limits      what cannot be stored or multiplied
 """
 
-from polykv.host_facts import fetch, preferred_block, supports_stages, unusable, wait
+from polykv.host_facts import fetch, footprint, held, memory, preferred_block, settle, supports_stages, unusable, wait
 from polykv.ref.attention import attend
 from polykv.ref.codec import decode, encode
 from polykv.ref.composites import attention_block, embed, head, layers, mlp_block
@@ -39,10 +39,12 @@ __all__ = [
     "embed",
     "encode",
     "fetch",
+    "footprint",
     "fwht",
     "glu",
     "greedy",
     "head",
+    "held",
     "kv_alloc",
     "kv_append",
     "kv_grow",
@@ -52,6 +54,7 @@ __all__ = [
     "kv_unpack",
     "layers",
     "linear",
+    "memory",
     "merge",
     "mlp_block",
     "penalize",
@@ -60,6 +63,7 @@ __all__ = [
     "rms_norm",
     "rope",
     "sample",
+    "settle",
     "supports_kv",
     "supports_stages",
     "supports_weight",

@@ -21,7 +21,7 @@ from polykv.fast.cpu.planes import prepare_head
 from polykv.fast.cpu.rope import rope
 from polykv.fast.cpu.sample import penalize, sample
 from polykv.fast.cpu.screen import greedy
-from polykv.host_facts import fetch, preferred_block, supports_stages, unusable, wait
+from polykv.host_facts import fetch, footprint, held, memory, preferred_block, settle, supports_stages, unusable, wait
 
 __all__ = [
     "attend",
@@ -31,10 +31,12 @@ __all__ = [
     "embed",
     "encode",
     "fetch",
+    "footprint",
     "fwht",
     "glu",
     "greedy",
     "head",
+    "held",
     "kv_alloc",
     "kv_append",
     "kv_grow",
@@ -44,6 +46,7 @@ __all__ = [
     "kv_unpack",
     "layers",
     "linear",
+    "memory",
     "merge",
     "mlp_block",
     "penalize",
@@ -52,6 +55,7 @@ __all__ = [
     "rms_norm",
     "rope",
     "sample",
+    "settle",
     "supports_kv",
     "supports_stages",
     "supports_weight",

@@ -19,6 +19,7 @@ from polykv.errors import UnsupportedError
 from polykv.fast import cuda
 from polykv.fast.cuda.arrays import asarray
 from polykv.fast.cuda.device import cupy
+from polykv.fast.cuda.footprint import footprint, held, memory, settle
 from polykv.fast.cuda.kv import CudaArena
 from polykv.fast.cuda.layers import attention_block, layers, mlp_block
 from polykv.fast.cuda.limits import (
@@ -141,10 +142,12 @@ __all__ = [
     "embed",
     "encode",
     "fetch",
+    "footprint",
     "fwht",
     "glu",
     "greedy",
     "head",
+    "held",
     "kv_alloc",
     "kv_append",
     "kv_grow",
@@ -154,6 +157,7 @@ __all__ = [
     "kv_unpack",
     "layers",
     "linear",
+    "memory",
     "merge",
     "mlp_block",
     "penalize",
@@ -162,6 +166,7 @@ __all__ = [
     "rms_norm",
     "rope",
     "sample",
+    "settle",
     "supports_kv",
     "supports_stages",
     "supports_weight",
