@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy.typing as npt
@@ -27,6 +28,11 @@ def fetch(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return x
 
 
+def begin_fetch(x: npt.NDArray[Any]) -> Callable[[], npt.NDArray[Any]]:
+    """The array as it is, when it is asked for."""
+    return lambda: x
+
+
 def wait() -> None:
     """Nothing: operations return when they are done."""
 
@@ -48,3 +54,8 @@ def settle(*_: Any) -> None:
 def held(*_: Any) -> dict[str, int]:
     """Nothing: there is no device."""
     return {}
+
+
+def runs_ahead() -> bool:
+    """No: operations return when they are done."""
+    return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy.typing as npt
@@ -15,6 +15,10 @@ class Memory(Protocol):
 
     def fetch(self, x: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """A result as a NumPy array: itself where it is one."""
+        ...
+
+    def begin_fetch(self, x: npt.NDArray[Any]) -> Callable[[], npt.NDArray[Any]]:
+        """Begin to bring a result to NumPy; what is returned waits for it. What is begun later is not waited for."""
         ...
 
     def wait(self) -> None:
@@ -50,6 +54,10 @@ class Memory(Protocol):
     def held(self, weights: ModelWeights, stack: Stack) -> dict[str, int]:
         """Bytes of the device that are taken now, summed over arrays: "weights", "graphs" (of the stack's steps),
         "steps"; and "driver", all that the driver says is taken, by others too."""
+        ...
+
+    def runs_ahead(self) -> bool:
+        """Whether operations return before they are done, so that it pays to begin the next ones meanwhile."""
         ...
 
 

@@ -97,6 +97,8 @@ class KVPool:
         # Everybody who holds blocks. torn: a change of theirs broke off; lost: one of them was forgotten, not freed.
         self.sequences: WeakSet[Sequence] = WeakSet()
         self.torn = self.lost = False
+        # How often any of them changed: who took a look earlier knows whether it still holds.
+        self.changes = 0
         self._layers = [layer_kv(ops, model, i, t, cache.block_size) for i, t in enumerate(cache.tiers)]
 
     def _make_seed(self) -> bytes:

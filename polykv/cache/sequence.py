@@ -82,6 +82,18 @@ class Sequence:
             raise
         return slots
 
+    def next_cell(self) -> list[Slots] | None:
+        """Where one more token would go, per group; None where more than the length would change with it, in `extend`
+        or in a `commit` of the tokens before: a block that is made, copied, taken out of the prefix cache or dropped.
+        """
+        groups, managers = self.pool.groups, self.pool.managers
+        for g, (group, table) in enumerate(zip(groups, self.block_tables, strict=True)):
+            if not self._partial(g) or self._must_copy(g) or group.first_block(self.length) > table.first:
+                return None
+            if managers[g].prefix(int(table.ids[-1])) is not None:
+                return None
+        return step_slots(groups, self.block_tables, self.length, self.length + 1)
+
     def _cut(self, length: int) -> None:
         """Shorten every table to the blocks of `length` tokens."""
         for group, table, manager in zip(self.pool.groups, self.block_tables, self.pool.managers, strict=True):

@@ -15,7 +15,19 @@ It defines what the operations mean; fast backends are tested against it. One id
     limits      what cannot be stored or multiplied
 """
 
-from polykv.host_facts import fetch, footprint, held, memory, preferred_block, settle, supports_stages, unusable, wait
+from polykv.host_facts import (
+    begin_fetch,
+    fetch,
+    footprint,
+    held,
+    memory,
+    preferred_block,
+    runs_ahead,
+    settle,
+    supports_stages,
+    unusable,
+    wait,
+)
 from polykv.ref.attention import attend
 from polykv.ref.codec import decode, encode
 from polykv.ref.composites import attention_block, embed, head, layers, mlp_block
@@ -34,6 +46,7 @@ from polykv.ref.weights import dequantize
 __all__ = [
     "attend",
     "attention_block",
+    "begin_fetch",
     "decode",
     "dequantize",
     "embed",
@@ -62,6 +75,7 @@ __all__ = [
     "prepare_head",
     "rms_norm",
     "rope",
+    "runs_ahead",
     "sample",
     "settle",
     "supports_kv",

@@ -31,6 +31,9 @@ class Memory:
     def copy_from_host_async(self, address: int, size: int, stream: Any) -> None:
         ctypes.memmove(self.ptr, address, size)
 
+    def copy_to_host_async(self, address: int, size: int, stream: Any) -> None:
+        ctypes.memmove(address, self.ptr, size)
+
     def copy_from_device_async(self, memory: Memory, size: int, stream: Any) -> None:
         ctypes.memmove(self.ptr, memory.ptr, size)
 

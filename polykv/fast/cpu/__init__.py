@@ -21,11 +21,24 @@ from polykv.fast.cpu.planes import prepare_head
 from polykv.fast.cpu.rope import rope
 from polykv.fast.cpu.sample import penalize, sample
 from polykv.fast.cpu.screen import greedy
-from polykv.host_facts import fetch, footprint, held, memory, preferred_block, settle, supports_stages, unusable, wait
+from polykv.host_facts import (
+    begin_fetch,
+    fetch,
+    footprint,
+    held,
+    memory,
+    preferred_block,
+    runs_ahead,
+    settle,
+    supports_stages,
+    unusable,
+    wait,
+)
 
 __all__ = [
     "attend",
     "attention_block",
+    "begin_fetch",
     "decode",
     "dequantize",
     "embed",
@@ -54,6 +67,7 @@ __all__ = [
     "prepare_head",
     "rms_norm",
     "rope",
+    "runs_ahead",
     "sample",
     "settle",
     "supports_kv",

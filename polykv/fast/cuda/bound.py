@@ -19,12 +19,14 @@ from polykv.errors import UnsupportedError
 from polykv.fast import cuda
 from polykv.fast.cuda.arrays import asarray
 from polykv.fast.cuda.device import cupy
+from polykv.fast.cuda.download import begin_fetch
 from polykv.fast.cuda.footprint import footprint, held, memory, settle
 from polykv.fast.cuda.kv import CudaArena
 from polykv.fast.cuda.layers import attention_block, layers, mlp_block
 from polykv.fast.cuda.limits import (
     fetch,
     preferred_block,
+    runs_ahead,
     supports_kv,
     supports_stages,
     supports_weight,
@@ -130,13 +132,14 @@ def head(h: F32, w: HeadWeights, *, activations: Activations, out: F32 | None = 
 
 
 def greedy(h: F32, w: HeadWeights, *, activations: Activations, room: F32 | None = None) -> Greedy:
-    """The lowest id with the largest logit of every row h [R, E]; arrays of the host."""
+    """The lowest id with the largest logit of every row h [R, E]."""
     return cuda.greedy(there(h), head_of(w), activations=activations)
 
 
 __all__ = [
     "attend",
     "attention_block",
+    "begin_fetch",
     "decode",
     "dequantize",
     "embed",
@@ -165,6 +168,7 @@ __all__ = [
     "prepare_head",
     "rms_norm",
     "rope",
+    "runs_ahead",
     "sample",
     "settle",
     "supports_kv",
