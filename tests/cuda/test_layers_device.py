@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 from case_attention import Plan, Seq
 from case_base import normal, seeded
+from case_centered import cells_of
+from case_centered import plan as staged_plan
 from case_model import GEMMA, KQUANT, LLAMA, QWEN, Shape, angles_of, attention_weights, mlp_weights
 
 from polykv.cache.codecs import parse_tier
-from polykv.errors import UnsupportedError
 from polykv.fast.cuda.arrays import asarray
 from polykv.fast.cuda.device import problem
 from polykv.fast.cuda.layers import prepared
 from polykv.ops import LoadedOps, load
-from polykv.types import Activations, Layer, LayerKV, Stack, WeightType
+from polykv.types import UNIT, Activations, Layer, LayerKV, Stack, WeightType
 
 GPU = problem()
 pytestmark = pytest.mark.skipif(GPU is not None, reason=f"no GPU to run on: {GPU}")
@@ -82,11 +83,27 @@ def test_a_graph_computes_what_the_blocks_do(
     assert counters["replayed"] >= 2 and counters["captured"] >= 1 and counters["eager"] >= 1, counters
 
 
-def test_exact_cells_beside_codes_are_refused(ops: LoadedOps) -> None:
-    stack = stack_of(ops, QWEN, ("f16", "f16"), 2)
-    first = stack.layers[0]
-    staged = replace(first, kv=replace(first.kv, exact=first.kv))
-    with pytest.raises(UnsupportedError, match="exact cells"):
-        ops.layers(
-            asarray(np.zeros((1, QWEN.embd), np.float32)), Stack((staged,)), [], [], [], activations=Activations.Q8
-        )
+# Of each of two rows or more that reads three units and completes a fourth, and of steps that complete none.
+EXACT = ("turbo3+c/turbo3", "q8_0+c/q4_0+r", "f16/f16", "turbo2_tcq+c/turbo4")
+
+
+@pytest.mark.parametrize("tier", EXACT)
+@pytest.mark.parametrize("shape", [LLAMA, GEMMA, WHOLE_K], ids=lambda s: s.name)
+def test_graphs_of_layers_with_exact_cells(ops: LoadedOps, shape: Shape, tier: str) -> None:
+    """Steps of two rows, from 250 on: the fourth one completes a unit. Each is done a few times over."""
+    *_, n_coded, n_exact = staged_plan(seeded("exact"), 262, 2, UNIT)
+    kvs = [cells_of(ops, tier, n_coded, n_exact, shape.n_kv, shape.head_dim, UNIT) for _ in range(2)]
+    weights = attention_weights(shape), mlp_weights(shape)
+    stack, other = (Stack((Layer(*weights, kv, 0, 0),)) for kv in kvs)
+    for step in range(7):
+        segments, slots, *_ = staged_plan(seeded("exact"), 248 + 2 * step, 2, UNIT)
+        h0, angles = normal(seeded(f"exact {step}"), 2, shape.embd), [angles_of(segments.positions, shape)]
+        for _ in range(3):
+            h, want = asarray(h0), asarray(h0)
+            ops.layers(h, stack, angles, [segments], [slots], activations=Activations.Q8)
+            one_by_one(ops, want, other, angles, [segments], [slots])
+            got, expected = ops.fetch(h) - h0, ops.fetch(want) - h0
+            assert np.isfinite(got).all()
+            assert np.sqrt(((got - expected) ** 2).mean() / (expected**2).mean()) < STEP
+    counters = prepared(stack).graphs.counters
+    assert counters["replayed"] >= 10 and counters["captured"] >= 2, counters

@@ -61,7 +61,17 @@ def test_logits_and_tokens(machine: None, tmp_path: Path, dim: int, kv: str) -> 
     assert there.report()
 
 
-@pytest.mark.parametrize(("kv", "reason"), [("q5_1", "no attention over q5_1"), ("turbo3,sink=4", "exact cells")])
+def test_exact_cells_beside_codes(machine: None, tmp_path: Path) -> None:
+    """A prompt that completes a unit, with centered keys and sinks: logits of `ref`."""
+    model = head_of(tmp_path, 64, **MODEL)
+    kv = "turbo4+c/turbo3,sink=4"
+    here, there = (polykv.load(model, backend=b, kv=kv, activations="f32", ctx=256) for b in ("ref", "cuda"))
+    ids = here.tokenize(DOCUMENT)[:65]
+    want, got = here.logits(ids), there.logits(ids)
+    assert np.sqrt(((got - want) ** 2).mean() / want.var()) < 2e-2
+
+
+@pytest.mark.parametrize(("kv", "reason"), [("f32", "no attention over f32"), ("f32/q8_0,sink=4", "over f32")])
 def test_what_is_not_there_is_refused_at_once(machine: None, tmp_path: Path, kv: str, reason: str) -> None:
     with pytest.raises(UnsupportedError, match=reason):
         polykv.load(head_of(tmp_path, 64, **MODEL), backend="cuda", kv=kv)

@@ -15,7 +15,6 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from polykv.errors import UnsupportedError
 from polykv.fast import cuda
 from polykv.fast.cuda.arrays import asarray
 from polykv.fast.cuda.device import cupy
@@ -38,7 +37,7 @@ from polykv.fast.cuda.screen import prepare_head
 from polykv.fast.cuda.step_tables import spare
 from polykv.fast.cuda.upload import Upload
 from polykv.fast.cuda.weights import DeviceTensor, matrix
-from polykv.types import F32, I32, Activations, Codec, Greedy, HeadWeights, KVArena, QuantTensor, Seals, Segments
+from polykv.types import F32, I32, Activations, Codec, Greedy, HeadWeights, QuantTensor, Segments
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -88,6 +87,7 @@ kv_append = _of_host(cuda.kv_append)
 kv_grow = cuda.kv_grow
 kv_pack = _of_host(cuda.kv_pack)
 kv_read = _of_host(cuda.kv_read)
+kv_seal = _of_host(cuda.kv_seal)
 kv_unpack = _of_host(cuda.kv_unpack)
 linear = _of_host(cuda.linear)
 merge = _of_host(cuda.merge)
@@ -95,11 +95,6 @@ penalize = _of_host(cuda.penalize)
 rms_norm = _of_host(cuda.rms_norm)
 rope = _of_host(cuda.rope)
 sample = _of_host(cuda.sample)
-
-
-def kv_seal(codes: KVArena, exact: KVArena, seals: Seals) -> None:
-    """Not here: `supports_stages` says so before a cache is made."""
-    raise UnsupportedError(str(supports_stages()))
 
 
 def embed(w: QuantTensor, ids: I32, scale: float) -> F32:

@@ -17,6 +17,7 @@ from polykv.fast.cuda.arrays import check
 from polykv.fast.cuda.compile import kernel, launch
 from polykv.fast.cuda.forms import WARPS, size_defines
 from polykv.fast.cuda.kv import CudaArena, own, place
+from polykv.fast.cuda.kv_seal import append_centered
 from polykv.types import F32, Angles, KVArena, LayerKV, Slots
 
 
@@ -50,12 +51,16 @@ class Queries:
 
 
 def kv_append(arena: KVArena, x: F32, slots: Slots) -> None:
-    """Encode x [R, n_kv, D] into the cells `slots`, of which none is named twice.
+    """Encode x [R, n_kv, D] into the cells `slots`, of which none is named twice; for centered keys, x less the means
+    of their blocks.
 
     Rows whose block is negative are left out: a graph that was captured for more rows than there are has such ones.
     """
     check("x", x, np.float32)
-    write(arena, New(x), slots)
+    if arena.codec.centered:
+        append_centered(arena, x, slots)
+    else:
+        write(arena, New(x), slots)
 
 
 def write(arena: KVArena, new: New, slots: Slots, steps: KeySteps | None = None) -> None:

@@ -35,8 +35,8 @@ def preferred_block() -> int:
 
 
 def supports_stages() -> str | None:
-    """Why cells cannot be exact first."""
-    return "the cuda backend does not attend to exact cells beside codes"
+    """None: cells may be exact first and coded in whole units later."""
+    return None
 
 
 def fetch(x: npt.NDArray[Any]) -> npt.NDArray[Any]:

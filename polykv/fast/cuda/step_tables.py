@@ -22,14 +22,15 @@ from polykv.fast.cuda.layout import kind_of
 from polykv.fast.cuda.levels import same_table
 from polykv.fast.cuda.upload import Upload
 from polykv.fast.cuda.workspace import Workspace
-from polykv.types import Angles, Codec, Layer, Segments, Slots
+from polykv.types import Angles, Codec, Layer, Seals, Segments, Slots
 
 Host = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What decides how a layer's attention is cut, and compiled. group: of the cache."""
+    """What decides how a layer's attention over one kind of cells is cut, and compiled. group: of the cache; exact:
+    whether it is that over the group's exact cells."""
 
     group: int
     k: Codec
@@ -39,19 +40,38 @@ class Shape:
     head_dim: int
     window: int
     capped: bool
+    exact: bool = False
 
     @staticmethod
-    def of(layer: Layer) -> Shape:
-        w, kv = layer.attention, layer.kv
-        return Shape(layer.group, kv.k.codec, kv.v.codec, w.n_heads, w.n_kv, w.head_dim, w.window, w.softcap > 0)
+    def of(layer: Layer, exact: bool = False) -> Shape:
+        w, kv = layer.attention, layer.kv.exact if exact and layer.kv.exact else layer.kv
+        codecs = kv.k.codec, kv.v.codec
+        return Shape(layer.group, *codecs, w.n_heads, w.n_kv, w.head_dim, w.window, w.softcap > 0, exact)
+
+    def reads(self, segments: Sequence[Segments]) -> Segments:
+        """Its own segments, of those of all groups."""
+        found = segments[self.group]
+        return found.exact if self.exact and found.exact is not None else found
 
     def config(self, segments: Segments) -> Config:
         """How the kernel is compiled for it."""
         kinds, sets = (kind_of(self.k), kind_of(self.v)), sets_of(segments, self.heads // self.n_kv)
         one_table, limit = same_table(self.k, self.v), device().shared
         return config(
-            *kinds, self.head_dim, sets, softcap=self.capped, limit=limit, one_table=one_table, long=long(segments)
+            *kinds,
+            self.head_dim,
+            sets,
+            softcap=self.capped,
+            limit=limit,
+            one_table=one_table,
+            long=long(segments),
+            centered=self.k.centered,
         )
+
+
+def shapes_of(layer: Layer) -> list[Shape]:
+    """Over codes, and over exact cells, if there are any."""
+    return [Shape.of(layer)] if layer.kv.exact is None else [Shape.of(layer), Shape.of(layer, exact=True)]
 
 
 def spare(n: int) -> int:
@@ -62,12 +82,15 @@ def spare(n: int) -> int:
 @dataclass(frozen=True)
 class Rooms:
     """rows: of the step, padded. rooms: of the arrays in `arrays_of` order. items: of every shape's plan, padded.
-    configs: how kernels are compiled. What has equal `Rooms` can use the same graph."""
+    configs: how kernels are compiled. seals: units that every group's rows complete, padded; seen_from: the first coded
+    cells of every shape that are seen. What has equal `Rooms` can use the same graph."""
 
     rows: int
     rooms: tuple[int, ...]
     items: tuple[int, ...]
     configs: tuple[Config, ...]
+    seals: tuple[int, ...]
+    seen_from: tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,15 +111,21 @@ def host_tables(
     shapes: Sequence[Shape], rows: int, angles: Sequence[Angles], segments: Sequence[Segments], slots: Sequence[Slots]
 ) -> HostTables:
     """Plan a step of `rows` rows."""
-    room, configs = padded(rows), [s.config(segments[s.group]) for s in shapes]
-    plans = [_plan(s, c, segments[s.group]) for s, c in zip(shapes, configs, strict=True)]
+    reads = [s.reads(segments) for s in shapes]
+    room, configs = padded(rows), [s.config(r) for s, r in zip(shapes, reads, strict=True)]
+    plans = [_plan(*each) for each in zip(shapes, configs, reads, strict=True)]
+    staged, seals = _staged(shapes), []
     arrays: list[Host] = []
     for a in angles:
         arrays += [a.cos, a.sin]
-    for cells, g in zip(slots, segments, strict=True):
+    for i, (cells, g) in enumerate(zip(slots, segments, strict=True)):
         # Rows that a graph has too many write nowhere.
         arrays += [_filled(cells.blocks, room, -1), _filled(cells.offsets, room, 0)]
         arrays += [g.blocks, g.rows, _filled(g.positions, room, 0)]
+        if i in staged:
+            of_exact, n = _exact_arrays(cells, g)
+            arrays += of_exact
+            seals.append(n)
     counts = []
     for s, p in zip(shapes, plans, strict=True):
         n = -(-max(len(p.items), 1) // 16) * 16
@@ -110,7 +139,26 @@ def host_tables(
     # Rows that a graph has too many read some angles, whatever lies there, but no others' room.
     turned = [room * a.cos.shape[1] for a in angles for _ in range(2)]
     rooms = tuple(map(spare, [*turned, *(a.size for a in arrays[len(turned) :])]))
-    return HostTables(arrays, Rooms(room, rooms, tuple(counts), tuple(configs)), plans)
+    seen_from = tuple(r.first for r in reads)
+    return HostTables(arrays, Rooms(room, rooms, tuple(counts), tuple(configs), tuple(seals), seen_from), plans)
+
+
+def _staged(shapes: Sequence[Shape]) -> set[int]:
+    """Groups with exact cells."""
+    return {s.group for s in shapes if s.exact}
+
+
+def _exact_arrays(cells: Slots, g: Segments) -> tuple[list[Host], int]:
+    """What the exact cells of a group need beside the codes: blocks and rows, and units that are complete; and the room
+    of these."""
+    assert g.exact is not None
+    read: list[Host] = [g.exact.blocks, g.exact.rows]
+    found = cells.seals
+    if found is None or not len(found.coded):
+        return [*read, *[np.zeros(0, np.int32)] * 3], 0
+    n = 1 << (len(found.coded) - 1).bit_length()
+    # Units that a graph has too many are not coded.
+    return [*read, found.exact.reshape(-1), _filled(found.coded, n, -1), _filled(found.sinks, n, 0)], n
 
 
 def _filled(x: Host, n: int, value: int) -> Host:
@@ -137,24 +185,33 @@ class StepTables:
             self.angles.append(Angles(take(at, shape, np.float32), take(at + 1, shape, np.float32), a.interleaved))
             at += 2
         self.slots: list[Slots] = []
-        tables: list[tuple[Any, Any, Any]] = []
-        for _ in range(n_groups):
-            self.slots.append(Slots(take(at, (rows,)), take(at + 1, (rows,))))
-            tables.append((take(at + 2, (1,)), take(at + 3, (1,)), take(at + 4, (rows,))))
+        # By group and whether it is that of exact cells.
+        tables: dict[tuple[int, bool], tuple[Any, Any, Any]] = {}
+        staged, seals = _staged(shapes), iter(host.rooms.seals)
+        for i in range(n_groups):
+            cells, positions, units = (take(at, (rows,)), take(at + 1, (rows,))), take(at + 4, (rows,)), None
+            tables[i, False] = take(at + 2, (1,)), take(at + 3, (1,)), positions
             at += 5
+            if i in staged:
+                tables[i, True] = take(at, (1,)), take(at + 1, (1,)), positions
+                n = next(seals)
+                # A block of exact cells is a unit too.
+                units = Seals(take(at + 2, (n, 1)), take(at + 3, (n,)), take(at + 4, (n,))) if n else None
+                at += 5
+            self.slots.append(Slots(*cells, units))
         self.steps: list[Step] = []
-        plans = list(zip(shapes, host.rooms.configs, host.rooms.items, host.plans, strict=True))
-        counts = [(n * s.n_kv * p.queries, made.width * made.slices) for s, made, n, p in plans]
+        plans = list(zip(shapes, host.rooms.configs, host.rooms.items, host.plans, host.rooms.seen_from, strict=True))
+        counts = [(n * s.n_kv * p.queries, made.width * made.slices) for s, made, n, p, _ in plans]
         # The largest first: layers of all shapes write their partial results to the same place.
         for count in sorted(counts, key=prod, reverse=True):
             room.take("sums", count)
-        for (s, _, n, _), count in zip(plans, counts, strict=True):
+        for (s, _, n, _, seen_from), count in zip(plans, counts, strict=True):
             items, ptr, parts = take(at, (n, ENTRIES)), take(at + 1, (rows * s.heads + 1,)), take(at + 2, (1,))
             at += 3
             sums = room.take("sums", count)
-            blocks, of_rows, positions = tables[s.group]
+            blocks, of_rows, positions = tables[s.group, s.exact]
             weights = room.take("weights", (max(counts)[0], 2))
-            self.steps.append(Step(items, ptr, parts, blocks, of_rows, positions, sums, weights))
+            self.steps.append(Step(items, ptr, parts, blocks, of_rows, positions, sums, weights, seen_from))
 
     @property
     def nbytes(self) -> int:

@@ -24,17 +24,18 @@ __device__ __forceinline__ int state_of(const u32* words, int run, int a, u32 be
 // levels: of every state.
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
 lift(u8* to, const u8* from, const int* blocks, int n, int tiles, long long to_head, long long from_block, long long from_head,
-     const float* levels) {
+     const u8* means, long long mean_block, long long mean_head, const float* levels) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     __shared__ float table[STATES];
     for (int i = threadIdx.x; i < STATES; i += 32 * WARPS) table[i] = levels[i];
     __syncthreads();
-    const Lift job = {to, from, blocks, n, tiles, to_head, from_block, from_head};
+    const Lift job = {to, from, blocks, n, tiles, to_head, from_block, from_head, means, mean_block, mean_head};
     if (job.beyond()) return;
     const u8* slice = job.slice(CODE_BYTES + 64 + 32);
     const u32* words = (const u32*)slice;
     const u16* norms = (const u16*)(slice + CODE_BYTES);
     const u8* first = slice + CODE_BYTES + 64;
+    const u8* mean = LIFT_MEANS ? job.mean() : slice;
     uint4* result = job.result();
     u32 before[RUNS];
     float norm[RUNS];
@@ -65,7 +66,10 @@ lift(u8* to, const u8* from, const int* blocks, int n, int tiles, long long to_h
                 const int octet = COUNT / 8 * t + o;
                 float x[8];
 #pragma unroll
-                for (int i = 0; i < 8; ++i) x[i] = table[state_of(words, r, 8 * o + i, before[r], lane)] * norm[r];
+                for (int i = 0; i < 8; ++i) {
+                    x[i] = table[state_of(words, r, 8 * o + i, before[r], lane)] * norm[r];
+                    if (LIFT_MEANS) x[i] += mean_of(mean, 8 * octet + i);
+                }
                 result[(octet / 4 * 4 + r) * 32 + 4 * g + octet % 4] = eight_halves(x);
             }
     }
