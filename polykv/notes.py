@@ -33,6 +33,8 @@ def session_notes(llm: LLM) -> Iterator[str]:
     yield from _device(llm)
     if llm.ops.name == "cpu":
         yield from _cpu()
+    if llm.ops.name in ("cpu", "cuda"):
+        yield from _kernels()
 
 
 def shorter_context(context: int, limit: int) -> str:
@@ -105,11 +107,15 @@ def _stored(arena: KVArena) -> int:
 
 
 def _cpu() -> Iterator[str]:
-    from polykv.fast.cpu._store import cache_note
     from polykv.fast.cpu.simd_core import Level, level
 
     if level() is Level.PORTABLE:
         yield "this processor has no AVX2 with FMA: portable kernels run, several times slower"
+
+
+def _kernels() -> Iterator[str]:
+    from polykv.fast.kernel_store import cache_note
+
     note = cache_note()
     if note is not None:
         yield note

@@ -8,7 +8,8 @@ from tiny_models import tiny_path
 
 import polykv
 from polykv.errors import PolyKVError
-from polykv.fast.cpu import _store, simd_core
+from polykv.fast import kernel_store
+from polykv.fast.cpu import simd_core
 
 
 def notes(**options) -> str:
@@ -65,11 +66,11 @@ def test_padding_of_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_kernels_that_cannot_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_store, "cache_dir", lambda: None)
+    monkeypatch.setattr(kernel_store, "cache_dir", lambda: None)
     assert "compiled anew in every process" in notes()
     assert notes(backend="ref") == ""
     monkeypatch.undo()
-    monkeypatch.setattr(_store, "unsaved", ["kernel: No space left on device"])
+    monkeypatch.setattr(kernel_store, "unsaved", ["kernel: No space left on device"])
     assert "No space left" in notes()
 
 

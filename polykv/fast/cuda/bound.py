@@ -21,6 +21,7 @@ from polykv.fast.cuda.arrays import asarray
 from polykv.fast.cuda.device import cupy
 from polykv.fast.cuda.download import begin_fetch
 from polykv.fast.cuda.footprint import footprint, held, memory, settle
+from polykv.fast.cuda.images import compiled, compiling
 from polykv.fast.cuda.kv import CudaArena
 from polykv.fast.cuda.layers import attention_block, layers, mlp_block
 from polykv.fast.cuda.limits import (
@@ -140,6 +141,8 @@ __all__ = [
     "attend",
     "attention_block",
     "begin_fetch",
+    "compiled",
+    "compiling",
     "decode",
     "dequantize",
     "embed",
