@@ -22,6 +22,10 @@ NO_TEMPLATE = (
 EMPTY_DOCUMENT = "the document of a pool is empty: its agents share only what stands before every question"
 
 
+# Query heads of a K/V head that the attention of many rows takes on a GPU (polykv/fast/cuda/attend.py).
+MOST_HEADS = 32
+
+
 def session_notes(llm: LLM) -> Iterator[str]:
     """Notes that follow from what the session is; `LLM.notes` adds those of what it has done."""
     yield from llm.model.notes
@@ -55,6 +59,12 @@ def _device(llm: LLM) -> Iterator[str]:
     grown = llm.cache.counters["grown"]
     if grown:
         yield f"K/V grew {grown:,} times beyond what was planned, which copies it: more cells are `cache_tokens`"
+    wide = sum(layer.n_heads > MOST_HEADS * layer.n_kv for layer in llm.config.layers)
+    if wide:
+        yield (
+            f"{wide} layers have more than {MOST_HEADS} query heads to a K/V head: prompts are read there as few rows "
+            "are, K and V again for every eight queries"
+        )
     steps = llm.ops.held(llm.model.weights, llm.engine.runner.transformer.stack)["steps"]
     if steps > plan.parts["steps"]:
         more = steps - plan.parts["steps"]
