@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy.typing as npt
@@ -59,3 +60,13 @@ def held(*_: Any) -> dict[str, int]:
 def runs_ahead() -> bool:
     """No: operations return when they are done."""
     return False
+
+
+def compiled() -> dict[str, float]:
+    """Nothing: `ref` has nothing to compile, and of `cpu` numba tells those who listen (`compiling`)."""
+    return {}
+
+
+def compiling(begins: Callable[[], None], ends: Callable[[], None]) -> AbstractContextManager[None]:
+    """Nothing is compiled."""
+    return nullcontext()

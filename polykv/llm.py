@@ -25,7 +25,7 @@ from polykv.cache.codecs.trellis import with_codebooks
 from polykv.cache.plan import MemoryPlan, plan_memory
 from polykv.cache.pool import KVPool
 from polykv.cache.sequence import Sequence
-from polykv.cache.support import cache_config
+from polykv.cache.support import cache_config, whole_cells
 from polykv.catalogue import resolve
 from polykv.device_plan import DevicePlan, Session, reserve, settled
 from polykv.engine import Engine
@@ -109,7 +109,7 @@ def load(
     most = SEQUENCES_OF_FULL_LENGTH if cache_tokens is None else max(1, -(-cache_tokens // context))
     wanted = Session(ops, loaded, tiers, context, most, chunk=chunk, activations=mode)
     session, planned = settled(wanted, fewer=cache_tokens is None)
-    cells = session.agents * context if cache_tokens is None else cache_tokens
+    cells = whole_cells(ops, context, session.agents) if cache_tokens is None else cache_tokens
     cache = KVPool(ops, loaded.config, stored, fingerprint=loaded.fingerprint, max_tokens=cells)
     cache.equalize(_calibration(calibration, calibration_v))
     reserve(cache, session, planned)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import numpy.typing as npt
@@ -54,6 +55,15 @@ class Memory(Protocol):
     def held(self, weights: ModelWeights, stack: Stack) -> dict[str, int]:
         """Bytes of the device that are taken now, summed over arrays: "weights", "graphs" (of the stack's steps),
         "steps"; and "driver", all that the driver says is taken, by others too."""
+        ...
+
+    def compiled(self) -> dict[str, float]:
+        """What compiling took in this process: kernels "compiled", "seconds" of that, and kernels "from_disk"; empty
+        where the backend does not count."""
+        ...
+
+    def compiling(self, begins: Callable[[], None], ends: Callable[[], None]) -> AbstractContextManager[Any]:
+        """In it the two are called whenever the compilation of a kernel begins and ends; they may nest."""
         ...
 
     def runs_ahead(self) -> bool:

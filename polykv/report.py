@@ -58,6 +58,7 @@ def make_report(llm: LLM) -> Report:
             "kv_used": cache.used_nbytes,
             "device": _device(llm),
         },
+        "kernels": llm.ops.compiled(),
         "timing": {
             "prefill_tok_s": c.prefill_rows / c.prefill_s if c.prefill_s else 0.0,
             "decode_tok_s": c.decode_rows / c.decode_s if c.decode_s else 0.0,
@@ -129,6 +130,7 @@ def _summary(report: Report) -> RenderableType:
         ("K/V allocated", megabytes(report["bytes"]["kv_allocated"])),
         ("K/V in use", megabytes(report["bytes"]["kv_used"])),
         *_gpu(report["bytes"]["device"]),
+        *_compiled(report["kernels"]),
         ("prompt tokens, of which from the cache", f"{report['prompt_n']:,}, {report['cache_n']:,}"),
         ("prefill", f"{report['timing']['prefill_tok_s']:,.1f} tokens/s"),
         ("decode, all sequences together", f"{report['timing']['decode_tok_s']:,.1f} tokens/s"),
@@ -138,6 +140,14 @@ def _summary(report: Report) -> RenderableType:
     for note in report["model"]["notes"]:
         table.add_row("note", note)
     return table
+
+
+def _compiled(kernels: dict[str, float]) -> list[tuple[str, str]]:
+    """A row about what compiling took, where that is counted."""
+    if not kernels:
+        return []
+    took = f"{kernels['compiled']:,.0f} compiled in {kernels['seconds']:.1f} s, {kernels['from_disk']:,.0f} from disk"
+    return [("kernels of this process", took)]
 
 
 def _gpu(device: dict[str, int] | None) -> list[tuple[str, str]]:

@@ -17,6 +17,8 @@ It defines what the operations mean; fast backends are tested against it. One id
 
 from polykv.host_facts import (
     begin_fetch,
+    compiled,
+    compiling,
     fetch,
     footprint,
     held,
@@ -47,6 +49,8 @@ __all__ = [
     "attend",
     "attention_block",
     "begin_fetch",
+    "compiled",
+    "compiling",
     "decode",
     "dequantize",
     "embed",

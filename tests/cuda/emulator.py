@@ -172,11 +172,11 @@ INSTEAD = {
 
 
 class Kernel:
-    """A kernel of a file, callable as a CuPy RawKernel is."""
+    """A kernel of a file, callable as a function of CuPy is."""
 
     def __init__(self, run: Callable[..., None], kinds: list[str]) -> None:
         self._run, self._kinds = run, kinds
-        self.max_dynamic_shared_size_bytes = 0
+        self.ptr = 0
 
     def __call__(
         self, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...], shared_mem: int = 0

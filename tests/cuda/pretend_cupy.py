@@ -18,8 +18,9 @@ import emulator
 import numpy as np
 import pytest
 
+from polykv.fast import kernel_store
 from polykv.fast.cuda import compile as compiling
-from polykv.fast.cuda import device
+from polykv.fast.cuda import device, images
 
 
 class Memory:
@@ -155,13 +156,25 @@ def multiply(m: int, n: int, k: int, a: Any, b: Any, c: Any, dtype: Any, numbers
 def module(folder: Path) -> ModuleType:
     """The module; compiled kernels go to the folder."""
 
-    class RawKernel(emulator.Kernel):
-        def __init__(self, text: str, entry: str, options: tuple[str, ...]) -> None:
-            made = emulator.compiled(text, entry, folder)
-            super().__init__(made._run, made._kinds)
+    class Module:
+        """What NVRTC gives is the text, which g++ compiles when a function of it is asked for."""
 
-        def compile(self) -> None:
-            pass
+        def load(self, image: bytes) -> None:
+            self.text = image.decode()
+
+        def get_function(self, entry: str) -> emulator.Kernel:
+            return emulator.compiled(self.text, entry, folder)
+
+    nvrtc = SimpleNamespace(
+        getVersion=lambda: (13, 0),
+        getSupportedArchs=lambda: (80, 90, 100),
+        NVRTCError=RuntimeError,
+        createProgram=lambda text, name, headers, names: text,
+        compileProgram=lambda text, options: None,
+        getCUBIN=lambda text: text.encode(),
+        getProgramLog=lambda text: "",
+        destroyProgram=lambda text: None,
+    )
 
     runtime = SimpleNamespace(
         getDevice=lambda: 0,
@@ -180,7 +193,7 @@ def module(folder: Path) -> ModuleType:
         },
     )
     cp: Any = ModuleType("cupy")
-    cp.ndarray, cp.RawKernel = Array, RawKernel
+    cp.ndarray = Array
     cp.empty, cp.asarray, cp.full, cp.concatenate = empty, asarray, full, np.concatenate
     cp.zeros = lambda shape, dtype: full(shape, 0, dtype)
     cp.ascontiguousarray = lambda x: x if x.flags.c_contiguous else asarray(np.ascontiguousarray(x))
@@ -189,8 +202,9 @@ def module(folder: Path) -> ModuleType:
     cp.asnumpy = lambda x: np.array(x)
     cp.cuda = SimpleNamespace(
         runtime=runtime,
-        nvrtc=SimpleNamespace(getVersion=lambda: (13, 0)),
-        compiler=SimpleNamespace(CompileException=RuntimeError),
+        nvrtc=nvrtc,
+        function=SimpleNamespace(Module=Module),
+        driver=SimpleNamespace(funcSetAttribute=lambda function, attribute, value: None),
         cublas=SimpleNamespace(gemmEx=gemm_ex, sgemm=sgemm),
         device=SimpleNamespace(get_cublas_handle=lambda: 0),
         Memory=Piece,
@@ -208,7 +222,9 @@ def installed(folder: Path, *tables: Callable[..., Any]) -> Iterator[None]:
     caches: Any = (device.cupy, device.device, compiling._compiled, *tables)
     patch = pytest.MonkeyPatch()
     patch.setitem(sys.modules, "cupy", module(folder))
-    patch.setattr(compiling, "source", emulator.pasted)
+    patch.setattr(images, "source", emulator.pasted)
+    # Texts are no machine code: they stay out of the user's cache.
+    patch.setattr(kernel_store, "cache_dir", lambda: folder)
     for c in caches:
         c.cache_clear()
     yield

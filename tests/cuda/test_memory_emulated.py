@@ -22,6 +22,7 @@ from polykv.fast.cuda.arrays import asnumpy
 from polykv.fast.cuda.attend import _signs
 from polykv.fast.cuda.attend_run import _levels
 from polykv.fast.cuda.bound import _ids_of
+from polykv.fast.cuda.device import cupy
 from polykv.fast.cuda.footprint import PROGRAMS
 from polykv.fast.cuda.forms import _form
 from polykv.fast.cuda.fwht import _core
@@ -117,9 +118,23 @@ def test_growth_holds_no_array_twice(machine: None, path: Path) -> None:
         llm.ops.kv_grow(arenas, n)
         assert arenas[0].n_blocks == n
     assert Piece.used - before <= sum(a.nbytes for a in arenas)
-    with pytest.raises(CapacityError, match=r"the GPU has .* left .* plan --backend cuda"):
+    with pytest.raises(CapacityError, match=r"the GPU has .* left, and .* MB are needed: .* plan --backend cuda"):
         llm.ops.kv_grow(arenas, 1 << 22)
     assert arenas[0].n_blocks == arenas[1].n_blocks == 7
+
+
+def test_a_step_without_room_says_so(machine: None, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    llm = polykv.load(path, backend="cuda", kv="f16", ctx=64)
+    want = llm.generate([1, 2, 3], max_tokens=1, ignore_eog=True).tokens
+
+    def full(shape: object, dtype: object = None) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cupy(), "empty", full)
+        with pytest.raises(CapacityError, match=r"the GPU has [\d,]+ MB left, and embed needs more memory"):
+            llm.generate([1, 2, 4], max_tokens=1, ignore_eog=True)
+    assert llm.generate([1, 2, 3], max_tokens=1, ignore_eog=True).tokens == want
 
 
 @pytest.mark.parametrize("kind", [WeightType.Q4_0, WeightType.Q6_K, WeightType.F16])

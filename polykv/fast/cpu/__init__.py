@@ -2,6 +2,7 @@
 
 from polykv.fast.cpu.attend import attend
 from polykv.fast.cpu.attention_block import attention_block
+from polykv.fast.cpu.compilations import compiling
 from polykv.fast.cpu.dequantize import dequantize
 from polykv.fast.cpu.embed import embed
 from polykv.fast.cpu.encode import decode, encode
@@ -23,6 +24,7 @@ from polykv.fast.cpu.sample import penalize, sample
 from polykv.fast.cpu.screen import greedy
 from polykv.host_facts import (
     begin_fetch,
+    compiled,
     fetch,
     footprint,
     held,
@@ -39,6 +41,8 @@ __all__ = [
     "attend",
     "attention_block",
     "begin_fetch",
+    "compiled",
+    "compiling",
     "decode",
     "dequantize",
     "embed",

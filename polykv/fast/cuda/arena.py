@@ -36,6 +36,15 @@ def from_driver(nbytes: int) -> Any:
     return cp.cuda.MemoryPointer(cp.cuda.Memory(nbytes), 0)
 
 
+def no_room(need: str) -> CapacityError:
+    """What a user is told when the device has no memory left."""
+    free = cupy().cuda.runtime.memGetInfo()[0]
+    return CapacityError(
+        f"the GPU has {free / 1e6:,.0f} MB left, and {need}: use a shorter context (--ctx), fewer bits (--kv) or fewer "
+        "agents; `polykv plan --backend cuda` says what fits"
+    )
+
+
 class Arena:
     """A piece of memory; source: where it comes from. Raises CapacityError when the device has not so much left."""
 
@@ -44,11 +53,7 @@ class Arena:
         try:
             pointer = source(max(nbytes, 1))
         except (cp.cuda.runtime.CUDARuntimeError, MemoryError) as e:
-            free = cp.cuda.runtime.memGetInfo()[0]
-            raise CapacityError(
-                f"the GPU has {free / 1e6:,.0f} MB left where {nbytes / 1e6:,.0f} MB are needed: use a shorter context "
-                "(--ctx), fewer bits (--kv) or fewer agents; `polykv plan --backend cuda` says what fits"
-            ) from e
+            raise no_room(f"{nbytes / 1e6:,.0f} MB are needed") from e
         self._data = cp.ndarray((nbytes,), np.uint8, memptr=pointer)
         self._at = 0
 

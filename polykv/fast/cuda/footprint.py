@@ -57,6 +57,8 @@ def settle(weights: ModelWeights, steps: int) -> None:
     """Take all weights to the device, and give CuPy's pool a piece of so many bytes. Raises CapacityError."""
     cp = cupy()
     pool = cp.get_default_memory_pool()
+    # Sessions of one process take turns, so they share it: as much as the largest takes.
+    steps = max(steps, int(pool.free_bytes()))
     pool.free_all_blocks()
     # In one piece, which is free again at once: the pool keeps it, and cuts arrays from it.
     piece = Arena(steps, pool.malloc)
