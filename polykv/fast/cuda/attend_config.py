@@ -38,6 +38,11 @@ class Config:
     one_table: bool = False
 
     @property
+    def early(self) -> bool:
+        """Whether attention begins while new keys and values are being written: codes of a trellis take long to find."""
+        return self.k.path or self.v.path
+
+    @property
     def teams(self) -> int:
         """Warps of a block that take different tiles."""
         return self.warps // self.slices
@@ -71,6 +76,7 @@ class Config:
             "ATT_TILES": self.tiles,
             "ATT_WARPS": self.warps,
             "ATT_SHARED_TABLE": int(self.one_table),
+            "ATT_EARLY": int(self.early),
         }
         if self.copies:
             found["ATT_COPIES"] = self.copies

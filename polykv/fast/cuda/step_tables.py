@@ -17,6 +17,7 @@ from polykv.fast.cuda.attend_config import Config, config
 from polykv.fast.cuda.attend_plan import ENTRIES, HEADS, Plan, long, plan, sets_of
 from polykv.fast.cuda.attend_run import Step
 from polykv.fast.cuda.device import device
+from polykv.fast.cuda.forms import WARPS
 from polykv.fast.cuda.layout import kind_of
 from polykv.fast.cuda.levels import same_table
 from polykv.fast.cuda.upload import Upload
@@ -118,7 +119,11 @@ def _filled(x: Host, n: int, value: int) -> Host:
 
 
 def _plan(s: Shape, made: Config, segments: Segments) -> Plan:
-    slots = device().processors * made.ctas
+    processors = device().processors
+    slots, busy = processors * made.ctas, 2 * -(-len(segments.positions) * s.n_kv // WARPS)
+    if made.early and 16 * busy <= processors:
+        # Meanwhile so many multiprocessors look for paths and have no room for another block.
+        slots -= busy
     return plan(segments, s.heads, s.n_kv, s.window, sets=made.sets, turn=made.turn, slots=slots, teams=made.teams)
 
 

@@ -3,17 +3,24 @@
 //
 // Of the 2^(6 + B) costs of a step only the best of each 2^B that have the same successors goes on: 64 numbers. Two of
 // them are a lane's: it reads 2^B of the step before, which it continues to two symbols.
+//
+// A step of 3 bits is 48 additions and multiplications of a lane's 16 states; all else is kept small. Costs are not
+// negative, so they are compared as integers, of which one instruction of Hopper finds the least of three. Which one it
+// was is found from the least backwards, by three comparisons instead of seven.
+
+#include "kv_trace.cuh"
 
 template <int B, int LANES> struct Search {
-    enum { SYMBOLS = 1 << B, EACH = 64 >> B, STATES = 64 << B, UNITS = 32 / LANES };
+    enum { SYMBOLS = 1 << B, HALF = SYMBOLS / 2, EACH = 64 >> B, STATES = 64 << B, UNITS = 32 / LANES };
     float book[UNITS][2][SYMBOLS];
     int lane;
 
-    // Number i of a lane: its predecessors are SYMBOLS states from `first` on, its symbols that of c = 0 and 1.
+    // Number i of a lane: its predecessors are SYMBOLS states from `first` on, its symbols that of c = 0 and 1: such that
+    // the lanes write to different banks.
     __device__ __forceinline__ int unit(int i) const { return lane + LANES * i; }
-    __device__ __forceinline__ static int first(int unit) { return 2 * unit / SYMBOLS * SYMBOLS; }
-    __device__ __forceinline__ static int symbol(int unit, int c) { return (2 * unit + c) % SYMBOLS; }
-    // Of equally good last states the one with the smallest; ref/trellis.py, final_order.
+    __device__ __forceinline__ static int first(int unit) { return unit / HALF * SYMBOLS; }
+    __device__ __forceinline__ static int symbol(int unit, int c) { return unit % HALF + HALF * c; }
+    // Of equally good last states the one with the smallest; ref/trellis.py, final_order. It is its own inverse.
     __device__ static int preference(int state) {
         int key = 0;
         for (int b = 0; b < 5; ++b) key |= (state >> b & 1) << (4 - b);
@@ -31,28 +38,33 @@ template <int B, int LANES> struct Search {
     }
 
     // The costs of the unit's states: those before them, and the squared error of y.
-    __device__ __forceinline__ void costs(int i, int c, float y, const float* before, float (&cost)[SYMBOLS]) const {
+    __device__ __forceinline__ void costs(int i, int c, float y, const float* before, int (&cost)[SYMBOLS]) const {
 #pragma unroll
         for (int p = 0; p < SYMBOLS; ++p) {
             const float error = y - book[i][c][p];
-            cost[p] = before[p] + error * error;
+            cost[p] = __float_as_int(before[p] + error * error);
         }
     }
 
-    // Which cost is the lowest, the first of several; it is left in cost[0]. What the next step waits for are the minima
-    // alone, which do not wait for comparisons.
-    __device__ __forceinline__ static int best(float (&cost)[SYMBOLS]) {
-        int at[SYMBOLS];
-#pragma unroll
-        for (int p = 0; p < SYMBOLS; ++p) at[p] = p;
-#pragma unroll
-        for (int n = SYMBOLS / 2; n > 0; n /= 2)
-#pragma unroll
-            for (int p = 0; p < n; ++p) {
-                at[p] = cost[2 * p + 1] < cost[2 * p] ? at[2 * p + 1] : at[2 * p];
-                cost[p] = fminf(cost[2 * p], cost[2 * p + 1]);
-            }
-        return at[0];
+    // The least of four costs, and of the first two.
+    __device__ __forceinline__ static int least(const int* cost, int& of_two) {
+        of_two = min(cost[0], cost[1]);
+        return __vimin3_s32(of_two, cost[2], cost[3]);
+    }
+    // The least cost; chosen: which one it is, the first of several.
+    __device__ __forceinline__ static int best(const int (&cost)[SYMBOLS], int& chosen) {
+        int pair, low = least(cost, pair), first = cost[0], third = cost[2];
+        chosen = 0;
+        if constexpr (B == 3) {
+            int above;
+            const int high = least(cost + 4, above);
+            const bool upper = high < low;
+            pair = upper ? above : pair, first = upper ? cost[4] : first, third = upper ? cost[6] : third;
+            low = min(low, high), chosen = upper ? 4 : 0;
+        }
+        const bool second = pair != low, odd = (second ? third : first) != low;
+        chosen |= (second ? 2 : 0) | (odd ? 1 : 0);
+        return low;
     }
 
     // One step: from the costs `now` of what 64 kinds of states have in common to those of the next, and how they came.
@@ -62,16 +74,17 @@ template <int B, int LANES> struct Search {
             const int n = unit(i);
             float before[SYMBOLS];
             read(now + first(n), before);
-            int chosen = 0;
+            int all = 0;
 #pragma unroll
             for (int c = 0; c < 2; ++c) {
-                float cost[SYMBOLS];
+                int cost[SYMBOLS], chosen;
                 costs(i, c, y, before, cost);
-                chosen |= best(cost) << 4 * c;
-                next[symbol(n, c) * EACH + first(n) / SYMBOLS] = cost[0];
+                next[symbol(n, c) * EACH + first(n) / SYMBOLS] = __int_as_float(best(cost, chosen));
+                all |= chosen << 4 * c;
             }
-            choices[n] = (u8)chosen;
+            choices[n] = (u8)all;
         }
+        __syncwarp();
     }
     __device__ __forceinline__ static void read(const float* from, float (&x)[SYMBOLS]) {
 #pragma unroll
@@ -82,55 +95,66 @@ template <int B, int LANES> struct Search {
     }
 
     // The best state of the last step; `room` is free for 32 costs and 32 states.
-    __device__ __forceinline__ int last(float y, const float* now, float* room) const {
-        int* states = (int*)(room + 32);
+    __device__ __forceinline__ int last(float y, const float* now, int* room) const {
+        int cost[UNITS][2][SYMBOLS];
+#pragma unroll
+        for (int i = 0; i < UNITS; ++i) {
+            float before[SYMBOLS];
+            read(now + first(unit(i)), before);
+            int least = ~(1u << 31);
+#pragma unroll
+            for (int c = 0; c < 2; ++c) {
+                costs(i, c, y, before, cost[i][c]);
+#pragma unroll
+                for (int p = 0; p < SYMBOLS; p += 2) least = __vimin3_s32(least, cost[i][c][p], cost[i][c][p + 1]);
+            }
+            room[unit(i)] = least;
+        }
+        __syncwarp();
+        const int lowest = least_of(room);
 #pragma unroll
         for (int i = 0; i < UNITS; ++i) {
             const int n = unit(i);
-            float before[SYMBOLS], least = INFINITE;
-            int state = 0;
-            read(now + first(n), before);
+            int key = STATES;
+            if (room[n] == lowest)
 #pragma unroll
-            for (int c = 0; c < 2; ++c) {
-                float cost[SYMBOLS];
-                costs(i, c, y, before, cost);
+                for (int c = 0; c < 2; ++c)
 #pragma unroll
-                for (int p = 0; p < SYMBOLS; ++p) better(least, state, cost[p], 64 * symbol(n, c) + first(n) + p);
-            }
-            room[n] = least, states[n] = state;
+                    for (int p = 0; p < SYMBOLS; ++p)
+                        if (cost[i][c][p] == lowest) key = min(key, preference(64 * symbol(n, c) + first(n) + p));
+            room[32 + n] = key;
         }
         __syncwarp();
-        for (int half = 16; half > 0; half /= 2) {
-            for (int i = lane; i < half; i += LANES) better(room[i], states[i], room[i + half], states[i + half]);
-            __syncwarp();
-        }
-        return states[0];
+        return preference(least_of(room + 32));
     }
-    __device__ __forceinline__ static void better(float& least, int& state, float cost, int of) {
-        if (cost < least || (cost == least && preference(of) < preference(state))) least = cost, state = of;
+    __device__ __forceinline__ static int least_of(const int* x) {
+        int least = ~(1u << 31);
+#pragma unroll
+        for (int i = 0; i < 32; i += 4) {
+            const int4 a = *(const int4*)(x + i);
+            least = min(__vimin3_s32(least, a.x, a.y), min(a.z, a.w));
+        }
+        return least;
     }
 
-    // States of the n values x, by way of a row of choices for each.
+    // States of the n values x, an even number, by way of a row of choices for each.
     __device__ __forceinline__ void run(const float* x, int n, u16* states, float* rows, u8* choices) const {
-        for (int i = lane; i < 64; i += LANES) rows[i] = 0.0f;
+        float *even = rows, *odd = rows + 64;
+        for (int i = lane; i < 64; i += LANES) even[i] = 0.0f;
         __syncwarp();
-        float y = x[0];
+        step(x[0], even, odd, choices + 32);
+        float2 y = *(const float2*)(x + 2);
+        float before = x[1];
 #pragma unroll 1
-        for (int t = 0; t + 1 < n; ++t) {
-            const float following = x[t + 1];
-            step(y, rows + t % 2 * 64, rows + (t + 1) % 2 * 64, choices + 32 * (t + 1));
-            y = following;
-            __syncwarp();
+        for (int t = 1; t + 1 < n; t += 2) {
+            // In the end what lies behind x, which nobody uses.
+            const float2 following = *(const float2*)(x + t + 3);
+            step(before, odd, even, choices + 32 * (t + 1));
+            step(y.x, even, odd, choices + 32 * (t + 2));
+            before = y.y, y = following;
         }
-        int s = last(y, rows + (n - 1) % 2 * 64, rows + n % 2 * 64);
-        if (lane == 0)
-#pragma unroll 1
-            for (int t = n - 1; t >= 0; --t) {
-                states[t] = (u16)s;
-                const int kept = s & 63, c = kept % EACH * SYMBOLS + kept / EACH;
-                if (t) s = kept << B | (choices[32 * t + c / 2] >> 4 * (c % 2) & 7);
-            }
-        __syncwarp();
+        const int state = last(before, odd, (int*)even);
+        Trace<B, LANES>{choices, states, n}.run(state, lane);
     }
 };
 
