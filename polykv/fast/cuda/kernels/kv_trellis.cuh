@@ -46,45 +46,48 @@ template <int B, int LANES> struct Search {
         }
     }
 
-    // The least of four costs, and of the first two.
-    __device__ __forceinline__ static int least(const int* cost, int& of_two) {
-        of_two = min(cost[0], cost[1]);
-        return __vimin3_s32(of_two, cost[2], cost[3]);
-    }
-    // The least cost; chosen: which one it is, the first of several.
-    __device__ __forceinline__ static int best(const int (&cost)[SYMBOLS], int& chosen) {
-        int pair, low = least(cost, pair), first = cost[0], third = cost[2];
-        chosen = 0;
-        if constexpr (B == 3) {
-            int above;
-            const int high = least(cost + 4, above);
-            const bool upper = high < low;
-            pair = upper ? above : pair, first = upper ? cost[4] : first, third = upper ? cost[6] : third;
-            low = min(low, high), chosen = upper ? 4 : 0;
-        }
-        const bool second = pair != low, odd = (second ? third : first) != low;
-        chosen |= (second ? 2 : 0) | (odd ? 1 : 0);
-        return low;
-    }
+    // The costs of a symbol's predecessors, and the least of all, of halves and of the first two of each half.
+    struct Costs {
+        int all[SYMBOLS], pair[SYMBOLS / 4], half[SYMBOLS / 4], least;
 
-    // One step: from the costs `now` of what 64 kinds of states have in common to those of the next, and how they came.
-    __device__ __forceinline__ void step(float y, const float* now, float* next, u8* choices) const {
+        __device__ __forceinline__ void compare() {
+#pragma unroll
+            for (int i = 0; i < SYMBOLS / 4; ++i) {
+                const int* c = all + 4 * i;
+                pair[i] = min(c[0], c[1]), half[i] = __vimin3_s32(pair[i], c[2], c[3]);
+            }
+            least = B == 3 ? min(half[0], half[B - 2]) : half[0];
+        }
+        // Which one is the least, the first of several.
+        __device__ __forceinline__ int chosen() const {
+            const bool upper = B == 3 && half[B - 2] < half[0];
+            const int *c = all, two = upper ? pair[B - 2] : pair[0], one = upper ? c[4 * (B - 2)] : c[0],
+                      three = upper ? c[4 * (B - 2) + 2] : c[2];
+            const bool second = two != least, odd = (second ? three : one) != least;
+            return (upper ? 4 : 0) | (second ? 2 : 0) | (odd ? 1 : 0);
+        }
+    };
+
+    // One step: from the costs `now` of what 64 kinds of states have in common to those of the next. How those of the step
+    // before came goes to `choices` only here, while the costs are on their way.
+    template <bool FIRST>
+    __device__ __forceinline__ void step(float y, const float* now, float* next, Costs (&of)[UNITS][2], u8* choices) const {
 #pragma unroll
         for (int i = 0; i < UNITS; ++i) {
-            const int n = unit(i);
             float before[SYMBOLS];
-            read(now + first(n), before);
-            int all = 0;
+            read(now + first(unit(i)), before);
+            if (!FIRST) keep(of[i], choices + unit(i));
 #pragma unroll
             for (int c = 0; c < 2; ++c) {
-                int cost[SYMBOLS], chosen;
-                costs(i, c, y, before, cost);
-                next[symbol(n, c) * EACH + first(n) / SYMBOLS] = __int_as_float(best(cost, chosen));
-                all |= chosen << 4 * c;
+                costs(i, c, y, before, of[i][c].all);
+                of[i][c].compare();
+                next[symbol(unit(i), c) * EACH + first(unit(i)) / SYMBOLS] = __int_as_float(of[i][c].least);
             }
-            choices[n] = (u8)all;
         }
         __syncwarp();
+    }
+    __device__ __forceinline__ static void keep(const Costs (&of)[2], u8* choices) {
+        *choices = (u8)(of[0].chosen() | of[1].chosen() << 4);
     }
     __device__ __forceinline__ static void read(const float* from, float (&x)[SYMBOLS]) {
 #pragma unroll
@@ -142,17 +145,20 @@ template <int B, int LANES> struct Search {
         float *even = rows, *odd = rows + 64;
         for (int i = lane; i < 64; i += LANES) even[i] = 0.0f;
         __syncwarp();
-        step(x[0], even, odd, choices + 32);
+        Costs of[UNITS][2];
+        step<true>(x[0], even, odd, of, choices);
         float2 y = *(const float2*)(x + 2);
         float before = x[1];
 #pragma unroll 1
         for (int t = 1; t + 1 < n; t += 2) {
             // In the end what lies behind x, which nobody uses.
             const float2 following = *(const float2*)(x + t + 3);
-            step(before, odd, even, choices + 32 * (t + 1));
-            step(y.x, even, odd, choices + 32 * (t + 2));
+            step<false>(before, odd, even, of, choices + 32 * t);
+            step<false>(y.x, even, odd, of, choices + 32 * (t + 1));
             before = y.y, y = following;
         }
+#pragma unroll
+        for (int i = 0; i < UNITS; ++i) keep(of[i], choices + 32 * (n - 1) + unit(i));
         const int state = last(before, odd, (int*)even);
         Trace<B, LANES>{choices, states, n}.run(state, lane);
     }

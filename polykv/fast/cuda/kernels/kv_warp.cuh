@@ -77,6 +77,7 @@ template <class T> __device__ __forceinline__ void append(const Side& s, const N
     const long long angle = (long long)row * to.half;
     const float *cosines = to.cosines ? to.cosines + angle : to.cosines, *sines = to.sines ? to.sines + angle : to.sines;
     steps_soon(f, s.tables, s.bias, s.factors, to.norm, cosines, sines, to.half, head);
+    if constexpr (T::PATH != 0) soon(T::levels(s.tables), 4 * (64 << T::BITS), threadIdx.x % 32);
     const float* x = s.x;
     follows(x);
     load(v, f, x + (long long)row * s.pitch + head * f.dim);
