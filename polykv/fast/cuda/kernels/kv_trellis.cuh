@@ -1,8 +1,9 @@
 // Trellis types: codes are the states of a path of least squared error, found as in polykv/ref/trellis.py: costs are added
 // in the same order, and ties broken in the same way, so paths are the same.
 //
-// Of the 2^(6 + B) costs of a step only the best of each 2^B that have the same successors goes on: 64 numbers. Two of
-// them are a lane's: it reads 2^B of the step before, which it continues to two symbols.
+// Of the 2^(6 + B) costs of a step only the best of each 2^B that have the same successors goes on: 64 numbers, one for
+// the upper six bits of those. Lane n has numbers n and n + 32: it reads 2^B of the step before, which it continues to
+// two symbols.
 //
 // A step of 3 bits is 48 additions and multiplications of a lane's 16 states; all else is kept small. Costs are not
 // negative, so they are compared as integers, of which one instruction of Hopper finds the least of three. Which one it
@@ -15,11 +16,16 @@ template <int B, int LANES> struct Search {
     float book[UNITS][2][SYMBOLS];
     int lane;
 
-    // Number i of a lane: its predecessors are SYMBOLS states from `first` on, its symbols that of c = 0 and 1: such that
-    // the lanes write to different banks.
+    // Number i of a lane: its predecessors are SYMBOLS states from `first` on, its symbols that of c = 0 and 1.
     __device__ __forceinline__ int unit(int i) const { return lane + LANES * i; }
-    __device__ __forceinline__ static int first(int unit) { return unit / HALF * SYMBOLS; }
-    __device__ __forceinline__ static int symbol(int unit, int c) { return unit % HALF + HALF * c; }
+    __device__ __forceinline__ static int first(int unit) { return unit % EACH * SYMBOLS; }
+    __device__ __forceinline__ static int symbol(int unit, int c) { return unit / EACH + HALF * (c ^ swapped<B>(unit)); }
+    // Where the number of a symbol is in a row: of 3 bits the halves of eight that are read together lie apart, so that
+    // lanes read and write different banks.
+    __device__ __forceinline__ static int place(int unit, int symbol) {
+        const int group = unit % EACH;
+        return B == 3 ? group / 4 * 32 + symbol * 4 + group % 4 : symbol * EACH + group;
+    }
     // Of equally good last states the one with the smallest; ref/trellis.py, final_order. It is its own inverse.
     __device__ static int preference(int state) {
         int key = 0;
@@ -75,13 +81,13 @@ template <int B, int LANES> struct Search {
 #pragma unroll
         for (int i = 0; i < UNITS; ++i) {
             float before[SYMBOLS];
-            read(now + first(unit(i)), before);
+            read(now, unit(i), before);
             if (!FIRST) keep(of[i], choices + unit(i));
 #pragma unroll
             for (int c = 0; c < 2; ++c) {
                 costs(i, c, y, before, of[i][c].all);
                 of[i][c].compare();
-                next[symbol(unit(i), c) * EACH + first(unit(i)) / SYMBOLS] = __int_as_float(of[i][c].least);
+                next[place(unit(i), symbol(unit(i), c))] = __int_as_float(of[i][c].least);
             }
         }
         __syncwarp();
@@ -89,10 +95,11 @@ template <int B, int LANES> struct Search {
     __device__ __forceinline__ static void keep(const Costs (&of)[2], u8* choices) {
         *choices = (u8)(of[0].chosen() | of[1].chosen() << 4);
     }
-    __device__ __forceinline__ static void read(const float* from, float (&x)[SYMBOLS]) {
+    // Those of the unit's predecessors.
+    __device__ __forceinline__ static void read(const float* row, int unit, float (&x)[SYMBOLS]) {
 #pragma unroll
         for (int p = 0; p < SYMBOLS; p += 4) {
-            const float4 a = *(const float4*)(from + p);
+            const float4 a = *(const float4*)(row + unit % EACH * 4 + 8 * p);
             x[p] = a.x, x[p + 1] = a.y, x[p + 2] = a.z, x[p + 3] = a.w;
         }
     }
@@ -103,7 +110,7 @@ template <int B, int LANES> struct Search {
 #pragma unroll
         for (int i = 0; i < UNITS; ++i) {
             float before[SYMBOLS];
-            read(now + first(unit(i)), before);
+            read(now, unit(i), before);
             int least = ~(1u << 31);
 #pragma unroll
             for (int c = 0; c < 2; ++c) {
@@ -171,15 +178,15 @@ template <int B> struct Trellis : Rotated<Trellis<B>> {
 
     // |x| of every group, the squares added as a tree: value j and j + n / 2, then j and j + n / 4, ...
     __device__ static void lengths(float* measure, const float* x, float* squares, const Form& f, int lane, int lanes) {
-        int n = 1;
-        while (n < f.group) n *= 2;
+        int level = 0;
+        while (1 << level < f.group) ++level;
         for (int i = lane; i < f.resident; i += lanes) squares[i] = x[i] * x[i];
         __syncwarp();
-        for (int end = f.group; n > 1; end = n) {
-            n /= 2;
-            for (int i = lane; i < f.resident / f.group * n; i += lanes) {
-                float* group = squares + i / n * f.group;
-                if (i % n + n < end) group[i % n] += group[i % n + n];
+        for (int end = f.group; level > 0; end = 1 << level) {
+            const int n = 1 << --level;
+            for (int i = lane; i < f.resident / f.group << level; i += lanes) {
+                float* at = squares + (i >> level) * f.group + (i & (n - 1));
+                if ((i & (n - 1)) + n < end) at[0] += at[n];
             }
             __syncwarp();
         }
