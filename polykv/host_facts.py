@@ -37,6 +37,25 @@ def wait() -> None:
     """Nothing: operations return when they are done."""
 
 
+def memory() -> tuple[int, int] | None:
+    """None: arrays are in the host's memory."""
+    return None
+
+
+def footprint(*_: Any, **__: Any) -> dict[str, int]:
+    """Nothing: there is no device."""
+    return {}
+
+
+def settle(*_: Any) -> None:
+    """Nothing: weights are read where the file is mapped."""
+
+
+def held(*_: Any) -> dict[str, int]:
+    """Nothing: there is no device."""
+    return {}
+
+
 def runs_ahead() -> bool:
     """No: operations return when they are done."""
     return False

@@ -30,6 +30,7 @@ def session_notes(llm: LLM) -> Iterator[str]:
     yield from _padding(llm)
     yield from (str(check) for check in llm.key_checks if check.lost)
     yield from _clamped(llm)
+    yield from _device(llm)
     if llm.ops.name == "cpu":
         yield from _cpu()
 
@@ -37,6 +38,25 @@ def session_notes(llm: LLM) -> Iterator[str]:
 def shorter_context(context: int, limit: int) -> str:
     """Note of a context that was not asked for."""
     return f"the context is {context:,} tokens, of {limit:,} that the model could have: --ctx (ctx=) sets another"
+
+
+def fewer_sequences(n: int, asked: int) -> str:
+    """Note of a cache that is smaller than usual."""
+    return f"the GPU has room for {n} sequences of full length, of the usual {asked}: a shorter --ctx has more of them"
+
+
+def _device(llm: LLM) -> Iterator[str]:
+    """What took more memory of a device than was planned."""
+    plan = llm.device_plan
+    if plan is None:
+        return
+    grown = llm.cache.counters["grown"]
+    if grown:
+        yield f"K/V grew {grown:,} times beyond what was planned, which copies it: more cells are `cache_tokens`"
+    steps = llm.ops.held(llm.model.weights, llm.engine.runner.transformer.stack)["steps"]
+    if steps > plan.parts["steps"]:
+        more = steps - plan.parts["steps"]
+        yield f"steps took {more / 1e6:,.0f} MB of the GPU more than was planned ({plan.parts['steps'] / 1e6:,.0f} MB)"
 
 
 def _activations(llm: LLM) -> Iterator[str]:

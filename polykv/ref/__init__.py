@@ -15,7 +15,19 @@ It defines what the operations mean; fast backends are tested against it. One id
     limits      what cannot be stored or multiplied
 """
 
-from polykv.host_facts import begin_fetch, fetch, preferred_block, runs_ahead, supports_stages, unusable, wait
+from polykv.host_facts import (
+    begin_fetch,
+    fetch,
+    footprint,
+    held,
+    memory,
+    preferred_block,
+    runs_ahead,
+    settle,
+    supports_stages,
+    unusable,
+    wait,
+)
 from polykv.ref.attention import attend
 from polykv.ref.codec import decode, encode
 from polykv.ref.composites import attention_block, embed, head, layers, mlp_block
@@ -40,10 +52,12 @@ __all__ = [
     "embed",
     "encode",
     "fetch",
+    "footprint",
     "fwht",
     "glu",
     "greedy",
     "head",
+    "held",
     "kv_alloc",
     "kv_append",
     "kv_grow",
@@ -53,6 +67,7 @@ __all__ = [
     "kv_unpack",
     "layers",
     "linear",
+    "memory",
     "merge",
     "mlp_block",
     "penalize",
@@ -62,6 +77,7 @@ __all__ = [
     "rope",
     "runs_ahead",
     "sample",
+    "settle",
     "supports_kv",
     "supports_stages",
     "supports_weight",

@@ -154,6 +154,13 @@ static void mma_s8_16(int (&c)[4], unsigned a0, unsigned a1, unsigned b) {
     const unsigned a[2] = {a0, a1};
     mma_s8(c, a, &b, 1);
 }
+static void
+mma_s8_32_from(int (&d)[4], const int (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, uint2 b) {
+    memcpy(d, c, sizeof d);
+    mma_s8_32(d, a0, a1, a2, a3, b);
+}
+static void keep_in_register(int&) {}
+static int two_times(unsigned word, int by, int start) { return start + by * ((short)word + ((int)word >> 16)); }
 """
 MAX_NAN = "inline float max_nan(float a, float b) { return a != a || a > b ? a : b; }"
 HALF_PAIR = """

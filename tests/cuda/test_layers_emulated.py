@@ -104,6 +104,23 @@ def test_a_step_that_broke_off_is_not_captured(machine: None, monkeypatch: pytes
     assert prepared(stack).graphs.counters == {"eager": 2}
 
 
+def test_graphs_share_a_workspace(machine: None) -> None:
+    """Steps of any number of rows take the same arrays; what was captured with smaller ones is forgotten."""
+    stack = stack_of(cuda, SMALL, "f16", 20)
+    made = prepared(stack).graphs
+    for rows in (1, 5):
+        segments, slots, _ = Plan((Seq(70, rows),), shared=0).build("few")
+        h, angles = asarray(normal(seeded("h"), rows, SMALL.embd)), angles_of(segments.positions, SMALL)
+        cuda.layers(h, stack, [angles], [segments], [slots], activations=Activations.Q8)
+    arrays = dict(made._room._arrays)
+    # Room for the most rows from the beginning: only partial results may have needed more.
+    assert all(len(made._room.take("h", (n, SMALL.embd))) == n for n in (1, 5, 32)) and made._room.moved <= 2
+    assert made._room.nbytes == sum(a.nbytes for a in arrays.values()) < made.nbytes and made._kept
+    made._room.take("h", (33, SMALL.embd))
+    made._forget_stale()
+    assert not made._kept
+
+
 def test_rooms_hold_padded_rows(machine: None) -> None:
     """Five rows of 48 angles are 240 values; the graph has eight rows."""
     shape = replace(SMALL, head_dim=96)

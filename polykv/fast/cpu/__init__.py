@@ -21,7 +21,19 @@ from polykv.fast.cpu.planes import prepare_head
 from polykv.fast.cpu.rope import rope
 from polykv.fast.cpu.sample import penalize, sample
 from polykv.fast.cpu.screen import greedy
-from polykv.host_facts import begin_fetch, fetch, preferred_block, runs_ahead, supports_stages, unusable, wait
+from polykv.host_facts import (
+    begin_fetch,
+    fetch,
+    footprint,
+    held,
+    memory,
+    preferred_block,
+    runs_ahead,
+    settle,
+    supports_stages,
+    unusable,
+    wait,
+)
 
 __all__ = [
     "attend",
@@ -32,10 +44,12 @@ __all__ = [
     "embed",
     "encode",
     "fetch",
+    "footprint",
     "fwht",
     "glu",
     "greedy",
     "head",
+    "held",
     "kv_alloc",
     "kv_append",
     "kv_grow",
@@ -45,6 +59,7 @@ __all__ = [
     "kv_unpack",
     "layers",
     "linear",
+    "memory",
     "merge",
     "mlp_block",
     "penalize",
@@ -54,6 +69,7 @@ __all__ = [
     "rope",
     "runs_ahead",
     "sample",
+    "settle",
     "supports_kv",
     "supports_stages",
     "supports_weight",

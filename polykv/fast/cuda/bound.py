@@ -20,6 +20,7 @@ from polykv.fast import cuda
 from polykv.fast.cuda.arrays import asarray
 from polykv.fast.cuda.device import cupy
 from polykv.fast.cuda.download import begin_fetch
+from polykv.fast.cuda.footprint import footprint, held, memory, settle
 from polykv.fast.cuda.kv import CudaArena
 from polykv.fast.cuda.layers import attention_block, layers, mlp_block
 from polykv.fast.cuda.limits import (
@@ -144,10 +145,12 @@ __all__ = [
     "embed",
     "encode",
     "fetch",
+    "footprint",
     "fwht",
     "glu",
     "greedy",
     "head",
+    "held",
     "kv_alloc",
     "kv_append",
     "kv_grow",
@@ -157,6 +160,7 @@ __all__ = [
     "kv_unpack",
     "layers",
     "linear",
+    "memory",
     "merge",
     "mlp_block",
     "penalize",
@@ -166,6 +170,7 @@ __all__ = [
     "rope",
     "runs_ahead",
     "sample",
+    "settle",
     "supports_kv",
     "supports_stages",
     "supports_weight",

@@ -1,23 +1,30 @@
 """Cache storage (twin of `polykv.ref.storage`): tiles of codes as attention reads them.
 
-The arena of a side of a layer is head after head, block after block, tile after tile: [n_kv, N, tiles, bytes].
+The arena of a side of a layer is head after head, block after block, tile after tile: [n_kv, N, tiles, bytes]. Arenas
+that grow together lie in pieces of memory straight from the driver (arena.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from polykv.errors import UnsupportedError
+from polykv.fast.batches import batches
+from polykv.fast.cuda.arena import Arena, aligned
 from polykv.fast.cuda.arrays import check
 from polykv.fast.cuda.compile import kernel, launch
 from polykv.fast.cuda.device import cupy
 from polykv.fast.cuda.forms import WARPS, Form, Use, form_of
 from polykv.fast.cuda.layout import TILE, codec_limit, kind_of, slices_of
 from polykv.types import F32, I32, U8, Codec, KVArena
+
+# Bytes from which no more arenas join: what a growth holds twice, and what the driver rounds up seldom.
+ENOUGH = 256 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,22 +45,32 @@ def kv_alloc(
     reason = codec_limit(codec, head_dim, block_size)
     if reason is not None:
         raise UnsupportedError(reason)
-    tile = kind_of(codec).tile_bytes(*slices_of(head_dim))
-    data = cupy().zeros((n_kv, n_blocks, block_size // TILE, tile), np.uint8).swapaxes(0, 1)
+    data = cupy().zeros(_shape(codec, n_blocks, n_kv, head_dim, block_size), np.uint8).swapaxes(0, 1)
     form = form_of(codec, head_dim, Use.V if values else Use.K)
     return CudaArena(codec, n_kv, head_dim, block_size, {"data": data}, values, form)
 
 
 def kv_grow(arenas: Sequence[KVArena], n_blocks: int) -> None:
-    """Have n_blocks blocks in every arena, with what they hold; new ones are zero."""
-    for arena in map(own, arenas):
-        larger = kv_alloc(
-            arena.codec, n_blocks, arena.n_kv, arena.head_dim, arena.block_size, values=arena.values
-        ).fields["data"]
-        kept = min(n_blocks, arena.n_blocks)
-        larger[:kept] = arena.fields["data"][:kept]
-        # The arena object stays, only its array is replaced: whoever holds it sees the larger one.
-        arena.fields["data"] = larger
+    """Have n_blocks blocks in every arena, with what they hold; new ones are zero. One old piece is held beside the new
+    ones. Raises CapacityError when the device has no room; some have grown then."""
+    for batch in batches(map(own, arenas), lambda a: aligned(_nbytes(a, n_blocks)), ENOUGH):
+        piece = Arena(sum(aligned(_nbytes(a, n_blocks)) for a in batch))
+        for a in batch:
+            larger = piece.take(_shape(a.codec, n_blocks, a.n_kv, a.head_dim, a.block_size))
+            larger.data.memset_async(0, larger.nbytes, cupy().cuda.get_current_stream())
+            kept = min(n_blocks, a.n_blocks)
+            larger[:, :kept] = heads(a)[:, :kept]
+            # The arena object stays, only its array is replaced: whoever holds it sees the larger one.
+            a.fields["data"] = larger.swapaxes(0, 1)
+
+
+def _shape(codec: Codec, n_blocks: int, n_kv: int, head_dim: int, block_size: int) -> tuple[int, int, int, int]:
+    """Of the tiles of one side of a layer."""
+    return n_kv, n_blocks, block_size // TILE, kind_of(codec).tile_bytes(*slices_of(head_dim))
+
+
+def _nbytes(a: KVArena, n_blocks: int) -> int:
+    return prod(_shape(a.codec, n_blocks, a.n_kv, a.head_dim, a.block_size))
 
 
 def own(arena: KVArena) -> CudaArena:

@@ -15,7 +15,7 @@ from polykv.fast.cuda.glu import GATES
 from polykv.fast.cuda.layout import KINDS, Kind, slices_of
 from polykv.fast.cuda.lift import LIFTED, file_of
 from polykv.fast.cuda.lift import defines as lift_defines
-from polykv.fast.cuda.linear_int8 import FEW_ROWS, TILE, TILE_ROWS, few_defines, tile_defines
+from polykv.fast.cuda.linear_int8 import FEW_ROWS, TILE, TILE_GROUPS, TILE_PAIRS, TILE_ROWS, few_defines, tile_defines
 from polykv.fast.cuda.prefill_config import config as prefill_config
 from polykv.fast.cuda.source import Define
 from polykv.fast.cuda.weights import FIELDS, FLOATS, type_name
@@ -73,7 +73,10 @@ def _linear() -> Iterator[Shipped]:
         for rows in FEW_ROWS if WEIGHT_BLOCK[kind][0] < TILE else ():
             yield Shipped("linear_few.cu", "linear_few", few_defines(kind, rows))
         for rows in TILE_ROWS:
-            yield Shipped("linear_tiles.cu", "linear_tiles", tile_defines(kind, rows), TILE_SPILLS[rows])
+            # Groups change addresses, not what a lane holds.
+            for groups in TILE_GROUPS if kind in TILE_PAIRS else TILE_GROUPS[-1:]:
+                defines = tile_defines(kind, rows, groups)
+                yield Shipped("linear_tiles.cu", "linear_tiles", defines, TILE_SPILLS[rows])
         yield Shipped("linear_few_f32.cu", "linear_few_f32", {"WEIGHT_TYPE": type_name(kind)})
     for kind in FLOATS:
         yield Shipped("linear_few_plain.cu", "linear_few_plain", {"WEIGHT_FLOAT": type_name(kind)})

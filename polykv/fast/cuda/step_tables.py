@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -147,14 +148,23 @@ class StepTables:
             tables.append((take(at + 2, (1,)), take(at + 3, (1,)), take(at + 4, (rows,))))
             at += 5
         self.steps: list[Step] = []
-        for s, made, n, p in zip(shapes, host.rooms.configs, host.rooms.items, host.plans, strict=True):
+        plans = list(zip(shapes, host.rooms.configs, host.rooms.items, host.plans, strict=True))
+        counts = [(n * s.n_kv * p.queries, made.width * made.slices) for s, made, n, p in plans]
+        # The largest first: layers of all shapes write their partial results to the same place.
+        for count in sorted(counts, key=prod, reverse=True):
+            room.take("sums", count)
+        for (s, _, n, _), count in zip(plans, counts, strict=True):
             items, ptr, parts = take(at, (n, ENTRIES)), take(at + 1, (rows * s.heads + 1,)), take(at + 2, (1,))
             at += 3
-            count = n * s.n_kv * p.queries
-            sums = room.take("sums", (count, made.width * made.slices))
+            sums = room.take("sums", count)
             blocks, of_rows, positions = tables[s.group]
-            weights = room.take("weights", (count, 2))
+            weights = room.take("weights", (max(counts)[0], 2))
             self.steps.append(Step(items, ptr, parts, blocks, of_rows, positions, sums, weights))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tables on the device."""
+        return self._upload.nbytes
 
     def send(self, host: HostTables) -> None:
         """The tables of a step that has the same rooms."""
