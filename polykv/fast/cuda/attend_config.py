@@ -39,7 +39,7 @@ class Config:
 
     @property
     def early(self) -> bool:
-        """Whether attention begins while new keys and values are being written: codes of a trellis take long to find."""
+        """Whether attention begins while new keys and values are being written: finding a path takes long."""
         return self.k.path or self.v.path
 
     @property

@@ -8,8 +8,13 @@
 
 #define KV_WARPS 4
 #define KV_BOUNDS __launch_bounds__(32 * KV_WARPS, 8)
-// New vectors: a search for a path takes a few registers more.
-#define KV_NEW_BOUNDS(PATH) __launch_bounds__(32 * KV_WARPS, (PATH) ? 7 : 8)
+// New vectors: a search for a path takes a few registers more, and still more where sizes are not known.
+#ifdef KV_FIXED
+#define KV_SEARCHES 7
+#else
+#define KV_SEARCHES 6
+#endif
+#define KV_NEW_BOUNDS(PATH) __launch_bounds__(32 * KV_WARPS, (PATH) ? KV_SEARCHES : 8)
 #define LANE (threadIdx.x % 32), 32
 
 extern __shared__ float room[];
