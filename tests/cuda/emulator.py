@@ -30,12 +30,10 @@ using std::max;
 #define __global__
 #define __shared__ static
 #define __launch_bounds__(...)
-struct float2 { float x, y; };
 static float2 make_float2(float x, float y) { return {x, y}; }
 static float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 static uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 static uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
-static float __int_as_float(int x) { return __uint_as_float((unsigned)x); }
 struct Place { unsigned x, y, z; };
 static Place threadIdx, blockIdx, blockDim, gridDim;
 struct Meeting { int members = 0, arrived = 0; long round = 0; };
@@ -116,6 +114,12 @@ template <typename T> static T __shfl_xor_sync(unsigned, T v, int distance) {
 template <typename T> static T __shfl_up_sync(unsigned, T v, int distance) {
     const int lane = threadIdx.x % 32;
     return taken<T>(given(v), lane >= distance ? lane - distance : lane);
+}
+static int __any_sync(unsigned, int v) {
+    const auto all = given(v);
+    int any = 0;
+    for (int i = 0; i < 32; ++i) any |= taken<int>(all, i);
+    return any;
 }
 static void atomicAnd(unsigned* at, unsigned v) { *at &= v; }
 static void atomicOr(unsigned* at, unsigned v) { *at |= v; }

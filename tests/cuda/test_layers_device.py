@@ -27,7 +27,14 @@ pytestmark = pytest.mark.skipif(GPU is not None, reason=f"no GPU to run on: {GPU
 # What two orders of the same sums, and a code that they round differently, make of four layers of random weights: below
 # 3e-3 but for one of 45 cases, with 1.2e-2 (an H200). What is wrong is wrong by as much as the result.
 STEP = 2e-2
-TIERS = (("f16", "f16"), ("q8_0/turbo3", "turbo3"), ("q4_0+r/turbo4", "turbo2/q8_0"))
+# Trellis types are written while attention goes on, and the other ones in the next layer are not.
+TIERS = (
+    ("f16", "f16"),
+    ("q8_0/turbo3", "turbo3"),
+    ("q4_0+r/turbo4", "turbo2/q8_0"),
+    ("turbo3_tcq", "turbo3_tcq"),
+    ("turbo2_tcq/turbo3_tcq", "f16"),
+)
 # Lengths of the sequences of a step, and their rows.
 STEPS = (((300, 1),), ((70, 1), (130, 3), (64, 1)), tuple((200 + i, 1) for i in range(13)))
 # All matrices packed: K quants, of 256 values, multiply as tiles only; head_dim 100 is no multiple of 32.

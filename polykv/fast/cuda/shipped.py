@@ -132,7 +132,8 @@ def _attention() -> Iterator[Shipped]:
             yield Shipped("attend.cu", "attend", made.defines(), MANY_SPILLS if made.warps == MANY_WARPS else 0)
     for kind in (k for k in kinds if k.path):
         for j, head in enumerate(HEADS):
-            made = config(kind, kind, head, 1 + j % 2, softcap=False, limit=SHARED, one_table=True)
+            how = {"one_table": True, "early": True}
+            made = config(kind, kind, head, 1 + j % 2, softcap=False, limit=SHARED, **how)
             yield Shipped("attend.cu", "attend", made.defines(), MANY_SPILLS if made.warps == MANY_WARPS else 0)
     # Centered keys, with one and two sets of queries.
     for i, kind in enumerate(kinds):
