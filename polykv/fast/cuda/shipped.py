@@ -15,7 +15,16 @@ from polykv.fast.cuda.glu import GATES
 from polykv.fast.cuda.layout import KINDS, Kind, slices_of
 from polykv.fast.cuda.lift import LIFTED, file_of
 from polykv.fast.cuda.lift import defines as lift_defines
-from polykv.fast.cuda.linear_int8 import FEW_ROWS, TILE, TILE_GROUPS, TILE_PAIRS, TILE_ROWS, few_defines, tile_defines
+from polykv.fast.cuda.linear_int8 import (
+    FEW_ROWS,
+    TILE,
+    TILE_GROUPS,
+    TILE_PAIRS,
+    TILE_ROWS,
+    TILE_WARPS,
+    few_defines,
+    tile_defines,
+)
 from polykv.fast.cuda.prefill_config import config as prefill_config
 from polykv.fast.cuda.source import Define
 from polykv.fast.cuda.weights import FIELDS, FLOATS, type_name
@@ -74,8 +83,9 @@ def _linear() -> Iterator[Shipped]:
             yield Shipped("linear_few.cu", "linear_few", few_defines(kind, rows))
         for rows in TILE_ROWS:
             # Groups change addresses, not what a lane holds.
-            for groups in TILE_GROUPS if kind in TILE_PAIRS else TILE_GROUPS[-1:]:
-                defines = tile_defines(kind, rows, groups)
+            sizes = [(TILE_WARPS[0], 1), (TILE_WARPS[1], TILE_GROUPS[0])]
+            for warps, groups in sizes if kind in TILE_PAIRS else sizes[:1]:
+                defines = tile_defines(kind, rows, warps, groups)
                 yield Shipped("linear_tiles.cu", "linear_tiles", defines, TILE_SPILLS[rows])
         yield Shipped("linear_few_f32.cu", "linear_few_f32", {"WEIGHT_TYPE": type_name(kind)})
     for kind in FLOATS:

@@ -21,7 +21,6 @@
 // Of the two columns of c that a lane has, those that are wanted.
 #define LINEAR_COLUMNS (LINEAR_ROWS == 1 ? 1 : 2)
 #define LINEAR_PARTS (LINEAR_WARPS / LINEAR_GROUPS)
-#define LINEAR_SOON 2
 #define LINEAR_HEIGHT (16 * LINEAR_PAIRS * LINEAR_GROUPS)
 // 1.5 * 2^23: an integer below 2^22 that was added to its bits is the float of it, less this.
 #define LINEAR_MAGIC 0x4B400000
@@ -35,16 +34,6 @@ struct Rows {
     int chunks;
 };
 
-// What a lane has of 8 rows of x in a step.
-struct Eight {
-    uint2 codes;
-    uint4 scales;
-    __device__ __forceinline__ void load(const uint2* codes_at, const uint4* scales_at, int at) {
-        codes = cached8(codes_at + 32 * at);
-        scales = cached16(scales_at + 4 * at);
-    }
-};
-
 // What belongs to columns 2 q and 2 q + 1 of c: scales, and sums of either half.
 struct Columns {
     float d[2];
@@ -55,7 +44,8 @@ struct Columns {
     __device__ __forceinline__ int both(int i, int by, int start) const { return two_times(sums[i], by, start); }
 };
 
-__device__ __forceinline__ Columns columns_of(const uint4& v) {
+__device__ __forceinline__ Columns columns_of(const uint4* scales) {
+    const uint4 v = cached16(scales);
     return {{__uint_as_float(v.x), __uint_as_float(v.z)}, {v.y, v.w}};
 }
 
@@ -113,21 +103,15 @@ add_tile(float (&sums)[LINEAR_PAIRS][LINEAR_CHUNKS][4], Pair (&w)[LINEAR_PAIRS],
     const uint4* scales = x.scales + 16 * (long long)(tile * x.chunks);
     int magic[4] = {LINEAR_MAGIC, LINEAR_MAGIC, LINEAR_MAGIC, LINEAR_MAGIC};
     for (int& m : magic) keep_in_register(m);
-    auto at = [](int k) { return k % LINEAR_CHUNKS * 4 + k / LINEAR_CHUNKS; };
-    // Rows of x are on their way LINEAR_SOON products before they are needed.
-    Eight rows[LINEAR_SOON + 1];
 #pragma unroll
-    for (int k = 0; k < LINEAR_SOON; ++k) rows[k].load(codes, scales, at(k));
+    for (int step = 0; step < 4; ++step)
 #pragma unroll
-    for (int k = 0; k < 4 * LINEAR_CHUNKS; ++k) {
-        const int soon = k + LINEAR_SOON;
-        if (soon < 4 * LINEAR_CHUNKS) rows[soon % (LINEAR_SOON + 1)].load(codes, scales, at(soon));
-        const Eight& here = rows[k % (LINEAR_SOON + 1)];
-        const Columns column = columns_of(here.scales);
+        for (int chunk = 0; chunk < LINEAR_CHUNKS; ++chunk) {
+            const uint2 eight = cached8(codes + 32 * (4 * chunk + step));
+            const Columns column = columns_of(scales + 4 * (4 * chunk + step));
 #pragma unroll
-        for (int i = 0; i < LINEAR_PAIRS; ++i)
-            add_step(sums[i][k % LINEAR_CHUNKS], w[i].a, w[i].b, k / LINEAR_CHUNKS, here.codes, column, magic, q);
-    }
+            for (int i = 0; i < LINEAR_PAIRS; ++i) add_step(sums[i][chunk], w[i].a, w[i].b, step, eight, column, magic, q);
+        }
 }
 
 // use(row of x, row of W in the block, sum) for all sums of this lane.
@@ -163,23 +147,13 @@ linear_tiles(float* y, const unsigned char* data, const uint2* codes, const uint
     };
     load(part);
     follows(codes, scales);
-    const int chunks = (n + 7) / 8;
-    const Rows x = {codes + 16 * before + lane, (const uint4*)(scales + 4 * before) + q, chunks};
-    // What a tile takes of x comes from the L2 cache as slowly as W from memory: its lines are asked for a tile before.
-    auto soon = [&](int tile) {
-        const int all = min(LINEAR_CHUNKS, chunks - before / 8);
-        if (tile >= tiles) return;
-        if (lane < 8 * all) touch(codes + 16 * before + 128 * tile * chunks + 16 * lane);
-        if (lane < 2 * all) touch(scales + 4 * before + 32 * tile * chunks + 16 * lane);
-    };
-    soon(part);
+    const Rows x = {codes + 16 * before + lane, (const uint4*)(scales + 4 * before) + q, (n + 7) / 8};
 
     float sums[LINEAR_PAIRS][LINEAR_CHUNKS][4] = {};
     for (int tile = part; tile < tiles; tile += LINEAR_PARTS) {
         Pair here[LINEAR_PAIRS];
         for (int i = 0; i < LINEAR_PAIRS; ++i) here[i] = next[i];
         load(tile + LINEAR_PARTS);
-        soon(tile + LINEAR_PARTS);
         add_tile(sums, here, x, tile, q);
     }
 
