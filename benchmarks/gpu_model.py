@@ -138,7 +138,7 @@ def decode(ops: LoadedOps, runner: Runner, sequences: list[Sequence], steps: int
     took = []
     for _ in range(steps + 4):
         began = time.perf_counter()
-        ids = runner.next_tokens(batch, Logits.LAST)
+        ids = runner.next_tokens(batch, Logits.LAST, more=True)
         took.append(time.perf_counter() - began)
         batch = [(s, [int(i)]) for (s, _), i in zip(batch, ids, strict=True)]
     step = float(np.median(took[4:]))

@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from functools import partial
 from weakref import WeakSet
 
 import numpy as np
@@ -27,7 +26,7 @@ from polykv.engine_text import AnswerText
 from polykv.errors import CapacityError, ConfigError, PromptError
 from polykv.model.runner import Logits, Runner
 from polykv.ops import Ops
-from polykv.sampling import choose
+from polykv.sampling import Draws
 from polykv.text.tokenizer import Tokenizer
 from polykv.types import F32
 
@@ -176,17 +175,19 @@ class Engine:
         batch = self._schedule.batch()
         if not batch:
             return False
-        began = time.perf_counter()
+        began, compiling = time.perf_counter(), self._compile_seconds()
         wants = [Logits.LAST if self._completes(r, ids) and r.max_tokens != 0 else Logits.NONE for r, ids in batch]
         ready = [r for (r, _), w in zip(batch, wants, strict=True) if w is Logits.LAST]
         # Greedy tokens do not need all logits.
         greedy = all(r.sampling.greedy for r in ready)
+        # Whether they all go on, as far as that is known without their tokens.
+        more = all(r.max_tokens is None or r.n_generated + 1 < r.max_tokens for r in ready)
         try:
             items = [(sequence_of(r), ids) for r, ids in batch]
             if greedy:
-                tokens = self.runner.next_tokens(items, wants, room=self._room(len(ready))).tolist()
+                tokens = self.runner.next_tokens(items, wants, room=self._room(len(ready)), more=more).tolist()
             else:
-                tokens = self.runner.sampled(items, wants, partial(self._choose, ready))
+                tokens = self.runner.sampled(items, wants, _draws(ready), more=more).tolist()
         except CapacityError as e:
             if not self._schedule.make_room():
                 # The last one that runs; it may be that of another thread.
@@ -197,12 +198,16 @@ class Engine:
         if read:
             # No token waits for a device that has still to do what it was told.
             self._ops.wait()
-        self._account(batch, time.perf_counter() - began)
+        # Compiling is no work of a step; the report has it apart.
+        self._account(batch, time.perf_counter() - began - (self._compile_seconds() - compiling))
         for request, token in zip(ready, tokens, strict=True):
             self._accept(request, token)
         for r in read:
             self._schedule.end(r, Finish.LENGTH)
         return True
+
+    def _compile_seconds(self) -> float:
+        return self._ops.compiled().get("seconds", 0.0)
 
     def _room(self, n: int) -> F32 | None:
         """Where n rows of logits go: the same memory in every step of few rows. New memory comes in pages that the
@@ -254,11 +259,6 @@ class Engine:
                 r.prefill_s += seconds
                 r.read = sequence_of(r).length
 
-    def _choose(self, ready: list[Request], logits: F32) -> list[int]:
-        return choose(
-            self._ops, logits, [r.sampling for r in ready], [r.ids for r in ready], [r.n_generated for r in ready]
-        )
-
     def _accept(self, request: Request, token: int) -> None:
         """Append a chosen token and apply the rules that end a generation."""
         request.ids.append(token)
@@ -291,3 +291,8 @@ class Engine:
             token = request.ids[len(request.prompt) + text.n]
             return Finish.EOG if token in self.tokenizer.eog else None
         return None
+
+
+def _draws(ready: list[Request]) -> Draws:
+    """How the next tokens of these requests are chosen."""
+    return Draws(tuple(r.sampling for r in ready), tuple(r.n_generated for r in ready), tuple(r.ids for r in ready))

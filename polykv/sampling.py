@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from polykv.errors import ConfigError
 from polykv.ops import Ops
-from polykv.types import F32
+from polykv.types import F32, I32
 
 
 @dataclass(frozen=True)
@@ -76,27 +76,47 @@ def uniform(seed: int, index: int) -> float:
     return float(np.random.Generator(np.random.Philox(key=seed, counter=index << 64)).random())
 
 
+@dataclass(frozen=True)
+class Draws:
+    """How one token is chosen for every row of a step.
+
+    indices: number of tokens that the sequence has generated before this one. histories: its tokens so far, for the
+    repetition penalty.
+    """
+
+    params: tuple[SamplingParams, ...]
+    indices: tuple[int, ...]
+    histories: tuple[Seq[int], ...] = field(compare=False)
+
+    def draw(self, ops: Ops, logits: F32) -> I32:
+        """Token ids [R] of the backend, for logits [R, V]."""
+        params = self.params
+        if any(p.penalizes for p in params):
+            recent = [
+                np.asarray(h[-p.penalty_window :] if p.penalizes else [], np.int32)
+                for p, h in zip(params, self.histories, strict=True)
+            ]
+            logits = ops.penalize(logits, recent, np.array([p.repetition_penalty for p in params], np.float32))
+        u = [uniform(p.seed, i) if p.temperature > 0 else 0.0 for p, i in zip(params, self.indices, strict=True)]
+        return ops.sample(
+            logits,
+            np.array([p.temperature for p in params], np.float32),
+            np.array([p.top_k for p in params], np.int32),
+            np.array([p.top_p for p in params], np.float32),
+            np.array([p.min_p for p in params], np.float32),
+            np.array(u, np.float64),
+        )
+
+    def following(self) -> Draws | None:
+        """The choice of the tokens after these, before these are known; None where it depends on them."""
+        if any(p.penalizes for p in self.params):
+            return None
+        return replace(self, indices=tuple(i + 1 for i in self.indices))
+
+
 def choose(
     ops: Ops, logits: F32, params: Seq[SamplingParams], histories: Seq[Seq[int]], indices: Seq[int]
 ) -> list[int]:
-    """One token id for every row of logits [R, V].
-
-    histories: tokens of the sequence so far (for the repetition penalty). indices: number of tokens that the sequence
-    has generated before this one.
-    """
-    if any(p.penalizes for p in params):
-        recent = [
-            np.asarray(h[-p.penalty_window :] if p.penalizes else [], np.int32)
-            for p, h in zip(params, histories, strict=True)
-        ]
-        logits = ops.penalize(logits, recent, np.array([p.repetition_penalty for p in params], np.float32))
-    u = [uniform(p.seed, i) if p.temperature > 0 else 0.0 for p, i in zip(params, indices, strict=True)]
-    ids = ops.sample(
-        logits,
-        np.array([p.temperature for p in params], np.float32),
-        np.array([p.top_k for p in params], np.int32),
-        np.array([p.top_p for p in params], np.float32),
-        np.array([p.min_p for p in params], np.float32),
-        np.array(u, np.float64),
-    )
-    return [int(i) for i in ops.fetch(ids)]
+    """One token id for every row of logits [R, V]; see `Draws`."""
+    ids = ops.fetch(Draws(tuple(params), tuple(indices), tuple(histories)).draw(ops, logits))
+    return [int(i) for i in ids]

@@ -29,6 +29,7 @@ def mutation(change: Change) -> Change:
         with self.pool.lock:
             if self.pool.torn:
                 self.pool.mend()
+            self.pool.changes += 1
             try:
                 return change(self, *args, **kwargs)
             except BaseException:

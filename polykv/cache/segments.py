@@ -12,14 +12,17 @@ inside a unit, each part lists all blocks of that unit, also those that are the 
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from math import lcm
+from typing import Protocol
 
 import numpy as np
 
+from polykv.cache.block_table import BlockTable
 from polykv.cache.group import CacheGroup, Stage, exact_from
 from polykv.cache.pool import KVPool
-from polykv.cache.sequence import Sequence
 from polykv.types import I32, UNIT, Segment, Segments
 
 
@@ -34,11 +37,23 @@ class _Reader:
     rows: I32
 
 
-def plan_segments(pool: KVPool, batch: list[tuple[Sequence, int]]) -> list[Segments]:
+class Tokens(Protocol):
+    """What a plan needs of a sequence: how many tokens it has, and its block tables, one for each cache group."""
+
+    @property
+    def length(self) -> int: ...
+
+    @property
+    def block_tables(self) -> list[BlockTable]: ...
+
+
+def plan_segments(pool: KVPool, batch: Seq[tuple[Tokens, int]], counts: Counter[str] | None = None) -> list[Segments]:
     """One `Segments` per cache group for the last n_q tokens of every (sequence, n_q), rows numbered in this order.
 
-    Call it after `extend` and before `commit`. Counts what is shared in `pool.counters` (see KVPool).
+    Call it after `extend` and before `commit`. Counts what is shared in `counts`, by default `pool.counters` (see
+    KVPool).
     """
+    counts = pool.counters if counts is None else counts
     busy = [(s, n) for s, n in batch if n]
     starts = np.cumsum([0, *(n for _, n in busy)], dtype=np.int32)
     rows = [np.arange(starts[i], starts[i + 1], dtype=np.int32) for i in range(len(busy))]
@@ -47,7 +62,7 @@ def plan_segments(pool: KVPool, batch: list[tuple[Sequence, int]]) -> list[Segme
     else:
         parts = [np.arange(s.length - n, s.length, dtype=np.int32) for s, n in busy]
         positions = np.concatenate(parts) if parts else np.zeros(0, np.int32)
-    plans = [_plan_group(pool, g, busy, rows, positions) for g in pool.groups]
+    plans = [_plan_group(counts, g, busy, rows, positions) for g in pool.groups]
     for g in pool.groups:
         if g.stage is Stage.CODED:
             plans[g.index] = replace(plans[g.index], first=g.sink, exact=plans[g.exact])
@@ -55,7 +70,7 @@ def plan_segments(pool: KVPool, batch: list[tuple[Sequence, int]]) -> list[Segme
 
 
 def _plan_group(
-    pool: KVPool, group: CacheGroup, busy: list[tuple[Sequence, int]], rows: list[I32], positions: I32
+    counts: Counter[str], group: CacheGroup, busy: list[tuple[Tokens, int]], rows: list[I32], positions: I32
 ) -> Segments:
     runs: list[list[_Reader]] = [[], []]
     for (s, n), r in zip(busy, rows, strict=True):
@@ -66,13 +81,13 @@ def _plan_group(
             for run, readers in zip(runs, _staged_readers(group, table, s.length - n, r), strict=True):
                 run += readers
     if len(runs[1]) == 1 and not runs[0]:
-        return _single(group, pool, runs[1][0], positions)
+        return _single(group, counts, runs[1][0], positions)
     items: list[Segment] = []
     # Blocks from cut to cut: cuts are borders of blocks and of units.
     step = lcm(group.size, UNIT) // group.size
     for readers in filter(None, runs):
         start = min(r.first for r in readers) // step * step
-        _walk(_Walk(pool, group.size, step, items), readers, start, max(r.end for r in readers))
+        _walk(_Walk(counts, group.size, step, items), readers, start, max(r.end for r in readers))
     return Segments.of(items, positions)
 
 
@@ -97,11 +112,11 @@ def _staged_readers(group: CacheGroup, table: I32, start: int, rows: I32) -> tup
     return leads, others
 
 
-def _single(group: CacheGroup, pool: KVPool, r: _Reader, positions: I32) -> Segments:
+def _single(group: CacheGroup, counts: Counter[str], r: _Reader, positions: I32) -> Segments:
     """The plan of one sequence alone; every decode step of a single user comes here, so it makes few arrays."""
     n = r.end - r.first
     start = r.first * group.size
-    _count(pool, r.length - start, r.rows, 1)
+    _count(counts, r.length - start, r.rows, 1)
     return Segments(
         r.blocks[r.first : r.end].copy(),
         np.array((0, n), np.int32),
@@ -118,7 +133,7 @@ class _Walk:
     """What stays the same in the walk over the tables of one group: cells of a block, blocks from cut to cut, and the
     segments found so far, ascending for every row."""
 
-    pool: KVPool
+    counts: Counter[str]
     size: int
     step: int
     items: list[Segment]
@@ -190,12 +205,11 @@ def _segment(walk: _Walk, readers: list[_Reader], at: int, end: int) -> Segment:
     at = max(at, lead.first)
     length = min(end * size, max(r.length for r in readers)) - at * size
     rows = lead.rows if len(readers) == 1 else np.concatenate([r.rows for r in readers])
-    _count(walk.pool, length, rows, len(readers))
+    _count(walk.counts, length, rows, len(readers))
     return Segment(lead.blocks[at:end], at * size, length, rows)
 
 
-def _count(pool: KVPool, cells: int, rows: I32, readers: int) -> None:
-    c = pool.counters
+def _count(c: Counter[str], cells: int, rows: I32, readers: int) -> None:
     c["segments"] += 1
     c["cells"] += cells
     if readers > 1:

@@ -14,16 +14,18 @@ from enum import Enum
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from polykv.cache.pool import KVPool
 from polykv.cache.segments import plan_segments
 from polykv.cache.sequence import Sequence
-from polykv.errors import ConfigError, PolyKVError, PromptError
+from polykv.errors import ConfigError, PromptError
+from polykv.model.ahead import Begun, begin, begin_next, by_group
+from polykv.model.choice import Choice, Drawn, MostLikely, check_finite, total
 from polykv.model.loader import Model
 from polykv.model.transformer import Observer, Transformer
 from polykv.ops import Ops
-from polykv.types import F32, I32, Activations, Greedy, Slots
+from polykv.sampling import Draws
+from polykv.types import F32, I32, Activations, Slots
 
 # A step whose rows together took more than this part of all logits would have been faster without a screen; so are
 # probably those that follow, for it is the text that makes a model unsure. One of them takes all logits at once, then
@@ -50,7 +52,8 @@ class StepCounters:
     screened_rows: those of them that took less than all logits, and exact_logits: how many logits these took together.
     k_scaled, q_scaled: rows of a layer whose keys were stored times factors of a calibration, and whose queries met
     that; the two are always equal. What the rows read, and how much of it was shared, is counted by the pool
-    (`KVPool.counters`).
+    (`KVPool.counters`). ahead: steps that had been begun before they were asked for; ahead_lost: those that were
+    begun so, and something else was asked for.
     """
 
     steps: int = 0
@@ -61,6 +64,20 @@ class StepCounters:
     exact_logits: int = 0
     k_scaled: int = 0
     q_scaled: int = 0
+    ahead: int = 0
+    ahead_lost: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """A step whose sequences were extended: new tokens per item, their ids [R], where they are written, per cache
+    group, and which rows need logits."""
+
+    batch: Batch
+    counts: list[int]
+    ids: I32
+    slots: list[Slots]
+    head_rows: I32
 
 
 class Runner:
@@ -75,6 +92,8 @@ class Runner:
         # Steps to go without a screen, and how many it will be the next time.
         self._rest, self._pause = 0, 1
         self.vocab = model.config.vocab
+        # The step that probably comes next.
+        self._begun: Begun | None = None
 
     def step(self, batch: Batch, logits: Logits | list[Logits] = Logits.LAST, *, out: F32 | None = None) -> F32:
         """Append the new ids of every (sequence, ids) item and return float32 logits [rows asked for, V], in order.
@@ -87,27 +106,68 @@ class Runner:
         found: F32 = self.transformer.ops.fetch(self.run(batch, logits, lambda h: self._head(h, out)))
         return found
 
-    def sampled(self, batch: Batch, logits: list[Logits], choose: Callable[[F32], T]) -> T:
-        """`step`, and what `choose` makes of its logits, which stay where the backend has them."""
-        return self.run(batch, logits, lambda h: choose(self._head(h)))
+    def sampled(self, batch: Batch, logits: list[Logits], draws: Draws, *, more: bool = False) -> I32:
+        """`step`, and the tokens that `draws` takes out of its logits, which stay where the backend has them.
+
+        more: whether the next call is probably that for the tokens of this one; see `next_tokens`.
+        """
+        return self._chosen(batch, logits, Drawn(self.transformer, draws), more)
 
     def _head(self, h: F32, out: F32 | None = None) -> F32:
         found = self.transformer.logits(h, out)
-        _check_finite(found)
+        ops = self.transformer.ops
+        check_finite(ops.fetch, found, ops.fetch(total(found)))
         return found
 
-    def next_tokens(self, batch: Batch, logits: Logits | list[Logits] = Logits.LAST, *, room: F32 | None = None) -> I32:
+    def next_tokens(
+        self, batch: Batch, logits: Logits | list[Logits] = Logits.LAST, *, room: F32 | None = None, more: bool = False
+    ) -> I32:
         """`step`, and the most likely token of every row asked for instead of its logits: the same that `step` and
-        `Ops.sample` at temperature 0 give. room: see `Ops.greedy`. Raises what `step` raises."""
+        `Ops.sample` at temperature 0 give. room: see `Ops.greedy`. Raises what `step` raises.
 
-        def head(h: F32) -> Greedy:
-            found = self.transformer.greedy(h, room, screen=self._rest == 0)
-            _refuse(np.isnan(found.logits))
-            return found
-
-        found = self.run(batch, logits, head)
+        more: whether the next call is probably that for the tokens of this one. Where the backend works while the host
+        does something else, that step is begun at once (`polykv.model.ahead`); results are the same.
+        """
+        wanted = logits if isinstance(logits, list) else [logits] * len(batch)
+        found = self._chosen(batch, wanted, MostLikely(self.transformer, room, self._rest == 0), more)
         self._count(found.exact)
         return found.ids
+
+    def _chosen(self, batch: Batch, wanted: list[Logits], choice: Choice[T], more: bool) -> T:
+        """A step that ends with a choice, and the begin of the next one where that pays."""
+        with self.pool.lock:
+            every = len(batch) > 0 and all(w is Logits.LAST for w in wanted)
+            waiting, self._begun = self._begun, None
+            if waiting is not None and not (every and waiting.arrives_at(self.pool, batch, choice)):
+                self._lose()
+                waiting = None
+            more = more and every and self.transformer.runs_ahead
+            return self._step(batch, wanted, lambda rows: self._choose(rows, choice, waiting, more))
+
+    def _choose(self, rows: _Rows, choice: Choice[T], waiting: Begun | None, more: bool) -> T:
+        """The tokens of a step whose sequences were extended. waiting: the same step, if it was begun already."""
+        sequences, following = [s for s, _ in rows.batch], choice.following()
+        if waiting is not None and not waiting.writes_to(rows.slots):
+            self._lose()
+            waiting = None
+        if waiting is not None:
+            begun = waiting
+            self.pool.counters.update(begun.counts)
+            self.counters.ahead += 1
+        else:
+            begun = begin(self.transformer, choice, self._hidden(rows))
+        if more and following is not None:
+            self._begun = begin_next(self.pool, self.transformer, sequences, begun.ids, following)
+        found = [fetch() for fetch in begun.found]
+        result: T = begun.choice.end(*found)
+        if self._begun is not None:
+            self._begun.tokens = found[0].tolist()
+        return result
+
+    def _lose(self) -> None:
+        """Forget the step that was begun ahead: another one is asked for."""
+        self._begun = None
+        self.counters.ahead_lost += 1
 
     def _count(self, exact: I32) -> None:
         """Take note of how many logits the rows of a step took."""
@@ -126,27 +186,41 @@ class Runner:
         """A step that ends with finish(h), h [rows asked for, E] before the final norm; an exception of it undoes the
         step."""
         with self.pool.lock:
-            return self._step(batch, wanted if isinstance(wanted, list) else [wanted] * len(batch), finish)
+            if self._begun is not None:
+                self._lose()
+            each = wanted if isinstance(wanted, list) else [wanted] * len(batch)
+            return self._step(batch, each, lambda rows: finish(self._hidden(rows)))
 
-    def _step(self, batch: Batch, wanted: list[Logits], finish: Callable[[F32], T]) -> T:
+    def _hidden(self, rows: _Rows) -> F32:
+        """Hidden rows that are asked for, of a step whose sequences were extended."""
+        if not rows.batch:
+            return np.zeros((0, self.transformer.config.embd), np.float32)
+        positions = [
+            np.arange(s.length - n, s.length, dtype=np.int32) for (s, _), n in zip(rows.batch, rows.counts, strict=True)
+        ]
+        segments = plan_segments(self.pool, [(s, n) for (s, _), n in zip(rows.batch, rows.counts, strict=True)])
+        return self.transformer.hidden(rows.ids, np.concatenate(positions), rows.slots, segments, rows.head_rows)
+
+    def _step(self, batch: Batch, wanted: list[Logits], work: Callable[[_Rows], T]) -> T:
         counts, flat = self._check(batch)
         before = [s.length for s, _ in batch]
         head_rows = _head_rows(counts, wanted)
-        if not batch:
-            return finish(np.zeros((0, self.transformer.config.embd), np.float32))
-        positions = np.concatenate([np.arange(p, p + n, dtype=np.int32) for p, n in zip(before, counts, strict=True)])
         try:
-            slots = _by_group([s.extend(ids) for s, ids in batch])
-            segments = plan_segments(self.pool, [(s, n) for (s, _), n in zip(batch, counts, strict=True)])
-            result = finish(self.transformer.hidden(flat, positions, slots, segments, head_rows))
+            slots = by_group([s.extend(ids) for s, ids in batch])
+            result = work(_Rows(batch, counts, flat, slots, head_rows))
         except BaseException:
             # KeyboardInterrupt included: rows whose K and V are incomplete must never be read.
+            self._begun = None
             for (s, _), n in zip(batch, before, strict=True):
                 if s.length > n:
                     s.trim(n)
             raise
+        if not batch:
+            return result
         for s, _ in batch:
             s.commit()
+        if self._begun is not None:
+            self._begun.changes = self.pool.changes
         self.counters.steps += 1
         self.counters.rows += len(flat)
         self.counters.head_rows += len(head_rows)
@@ -175,29 +249,3 @@ def _head_rows(counts: list[int], wanted: Iterable[Logits]) -> I32:
         end += n
         rows.extend({Logits.NONE: range(0), Logits.LAST: range(end - 1, end), Logits.ALL: range(end - n, end)}[want])
     return np.array(rows, np.int32)
-
-
-def _by_group(per_sequence: list[list[Slots]]) -> list[Slots]:
-    """Slots of all rows of a step, per cache group."""
-    if len(per_sequence) == 1:
-        return per_sequence[0]
-    return [Slots.join(list(g)) for g in zip(*per_sequence, strict=True)]
-
-
-def _check_finite(logits: F32) -> None:
-    """Refuse NaN and infinity: sampling from them would give a token that means nothing."""
-    # A sum passes NaN and infinity on; finite values may overflow it, so only then is every one looked at.
-    with np.errstate(over="ignore", invalid="ignore"):
-        sound = np.isfinite(logits.sum())
-    if not sound:
-        _refuse(np.logical_not(np.isfinite(logits).all(axis=1)))
-
-
-def _refuse(broken: npt.NDArray[np.bool_]) -> None:
-    """Raise when any row has a logit that is not finite."""
-    if broken.any():
-        raise PolyKVError(
-            f"the model gave logits that are not finite ({int(broken.sum())} of {len(broken)} rows): "
-            "its file holds NaN or infinite weights (`polykv inspect --check-tensors FILE` names them), or a value "
-            "overflowed; no token was chosen"
-        )

@@ -45,6 +45,7 @@ class Transformer:
             rope = ropes[layer.rope.identity()]
             layers.append(Layer(model.attention[i], model.mlp[i], pool.layer(i), pool.group_of(i), rope))
         self.stack = Stack(tuple(layers))
+        self.runs_ahead = ops.runs_ahead()
         self._equalize()
 
     def _equalize(self) -> None:

@@ -77,7 +77,7 @@ def test_a_row_does_not_depend_on_the_others(machine: None, kind: WeightType) ->
 # (test_kv_host.py), or have tests of their own (test_layers_emulated.py); on a device all cases run.
 ELSEWHERE = {
     *("attend", "attention_block", "layers", "encode", "decode"),
-    *("kv_alloc", "kv_grow", "kv_append", "kv_read", "kv_pack", "kv_unpack"),
+    *("kv_alloc", "kv_grow", "kv_append", "kv_read", "kv_pack", "kv_unpack", "kv_seal"),
 }
 
 

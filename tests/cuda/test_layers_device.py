@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 from case_attention import Plan, Seq
 from case_base import normal, seeded
+from case_centered import cells_of
+from case_centered import plan as staged_plan
 from case_model import GEMMA, KQUANT, LLAMA, QWEN, Shape, angles_of, attention_weights, mlp_weights
 
 from polykv.cache.codecs import parse_tier
-from polykv.errors import UnsupportedError
 from polykv.fast.cuda.arrays import asarray
 from polykv.fast.cuda.device import problem
 from polykv.fast.cuda.layers import prepared
 from polykv.ops import LoadedOps, load
-from polykv.types import Activations, Layer, LayerKV, Stack, WeightType
+from polykv.types import UNIT, Activations, Layer, LayerKV, Stack, WeightType
 
 GPU = problem()
 pytestmark = pytest.mark.skipif(GPU is not None, reason=f"no GPU to run on: {GPU}")
@@ -26,7 +27,14 @@ pytestmark = pytest.mark.skipif(GPU is not None, reason=f"no GPU to run on: {GPU
 # What two orders of the same sums, and a code that they round differently, make of four layers of random weights: below
 # 3e-3 but for one of 45 cases, with 1.2e-2 (an H200). What is wrong is wrong by as much as the result.
 STEP = 2e-2
-TIERS = (("f16", "f16"), ("q8_0/turbo3", "turbo3"), ("q4_0+r/turbo4", "turbo2/q8_0"))
+# Trellis types are written while attention goes on, and the other ones in the next layer are not.
+TIERS = (
+    ("f16", "f16"),
+    ("q8_0/turbo3", "turbo3"),
+    ("q4_0+r/turbo4", "turbo2/q8_0"),
+    ("turbo3_tcq", "turbo3_tcq"),
+    ("turbo2_tcq/turbo3_tcq", "f16"),
+)
 # Lengths of the sequences of a step, and their rows.
 STEPS = (((300, 1),), ((70, 1), (130, 3), (64, 1)), tuple((200 + i, 1) for i in range(13)))
 # All matrices packed: K quants, of 256 values, multiply as tiles only; head_dim 100 is no multiple of 32.
@@ -82,11 +90,49 @@ def test_a_graph_computes_what_the_blocks_do(
     assert counters["replayed"] >= 2 and counters["captured"] >= 1 and counters["eager"] >= 1, counters
 
 
-def test_exact_cells_beside_codes_are_refused(ops: LoadedOps) -> None:
-    stack = stack_of(ops, QWEN, ("f16", "f16"), 2)
-    first = stack.layers[0]
-    staged = replace(first, kv=replace(first.kv, exact=first.kv))
-    with pytest.raises(UnsupportedError, match="exact cells"):
-        ops.layers(
-            asarray(np.zeros((1, QWEN.embd), np.float32)), Stack((staged,)), [], [], [], activations=Activations.Q8
-        )
+# Of each of two rows or more that reads three units and completes a fourth, and of steps that complete none.
+EXACT = ("turbo3+c/turbo3", "q8_0+c/q4_0+r", "f16/f16", "turbo2_tcq+c/turbo4")
+
+
+@pytest.mark.parametrize("tier", EXACT)
+@pytest.mark.parametrize("shape", [LLAMA, GEMMA, WHOLE_K], ids=lambda s: s.name)
+def test_graphs_of_layers_with_exact_cells(ops: LoadedOps, shape: Shape, tier: str) -> None:
+    """Steps of two rows, from 250 on: the fourth one completes a unit. Each is done a few times over."""
+    *_, n_coded, n_exact = staged_plan(seeded("exact"), 262, 2, UNIT)
+    kvs = [cells_of(ops, tier, n_coded, n_exact, shape.n_kv, shape.head_dim, UNIT) for _ in range(2)]
+    weights = attention_weights(shape), mlp_weights(shape)
+    stack, other = (Stack((Layer(*weights, kv, 0, 0),)) for kv in kvs)
+    for step in range(7):
+        segments, slots, *_ = staged_plan(seeded("exact"), 248 + 2 * step, 2, UNIT)
+        h0, angles = normal(seeded(f"exact {step}"), 2, shape.embd), [angles_of(segments.positions, shape)]
+        for _ in range(3):
+            h, want = asarray(h0), asarray(h0)
+            ops.layers(h, stack, angles, [segments], [slots], activations=Activations.Q8)
+            one_by_one(ops, want, other, angles, [segments], [slots])
+            got, expected = ops.fetch(h) - h0, ops.fetch(want) - h0
+            assert np.isfinite(got).all()
+            assert np.sqrt(((got - expected) ** 2).mean() / (expected**2).mean()) < STEP
+    counters = prepared(stack).graphs.counters
+    assert counters["replayed"] >= 10 and counters["captured"] >= 2, counters
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("tier", ["turbo3_tcq", "turbo2_tcq", "turbo3"])
+def test_a_graph_computes_what_its_kernels_do_one_after_the_other(ops: LoadedOps, tier: str, rows: int) -> None:
+    """To the last bit, although attention begins before new cells are written."""
+    plans = [Plan((Seq(5000 + step * rows, rows), Seq(70 + step, 1)), shared=64) for step in range(12)]
+    n_blocks = max(p.build("order")[2] for p in plans)
+    stack, other = (stack_of(ops, LLAMA, (tier, tier), n_blocks) for _ in range(2))
+    for step, plan in enumerate(plans):
+        segments, slots, _ = plan.build("order")
+        h0, angles = normal(seeded(f"{tier} {step}"), plan.n_rows, LLAMA.embd), [angles_of(segments.positions, LLAMA)]
+        found = []
+        for each in (stack, other):
+            if each is other:
+                # Forgotten graphs are not captured in their first step.
+                prepared(other).graphs._kept.clear()
+            h = asarray(h0)
+            ops.layers(h, each, angles, [segments, segments], [slots, slots], activations=Activations.Q8)
+            found.append(ops.fetch(h))
+        assert np.array_equal(*found), step
+    assert prepared(stack).graphs.counters["replayed"] >= 8 and set(prepared(other).graphs.counters) == {"eager"}

@@ -14,6 +14,7 @@ from gguf_bytes import head_of
 import polykv
 from polykv.cache.codecs import parse_tiers
 from polykv.cache.plan import plan_memory
+from polykv.cache.sequence import Sequence
 from polykv.commands.output import Output
 from polykv.commands.tiers import gather
 from polykv.errors import UnsupportedError
@@ -81,7 +82,25 @@ def test_agents_of_one_document(machine: None, tmp_path: Path, monkeypatch: pyte
     assert got == want and counted
 
 
-@pytest.mark.parametrize(("kv", "reason"), [("q5_1", "no attention over q5_1"), ("turbo3,sink=4", "exact cells")])
+def test_exact_cells_beside_codes(machine: None, tmp_path: Path) -> None:
+    """A prompt that completes a unit, with centered keys and sinks: logits of `ref`."""
+    model = head_of(tmp_path, 64, **MODEL)
+    kv = "turbo4+c/turbo3,sink=4"
+    here, there = (polykv.load(model, backend=b, kv=kv, activations="f32", ctx=256) for b in ("ref", "cuda"))
+    ids = here.tokenize(DOCUMENT)[:65]
+    want, got = here.logits(ids), there.logits(ids)
+    assert np.sqrt(((got - want) ** 2).mean() / want.var()) < 2e-2
+
+
+def test_a_context_smaller_than_a_block_has_room_for_agents(machine: None, tmp_path: Path) -> None:
+    llm = polykv.load(head_of(tmp_path, 64, **MODEL), backend="cuda", kv="f16", ctx=16)
+    document = Sequence(llm.cache)
+    llm.engine.runner.step([(document, [1, 2, 3])])
+    agents = [document.fork() for _ in range(3)]
+    assert llm.engine.runner.step([(a, [1 + i]) for i, a in enumerate(agents)]).shape == (3, 5)
+
+
+@pytest.mark.parametrize(("kv", "reason"), [("f32", "no attention over f32"), ("f32/q8_0,sink=4", "over f32")])
 def test_what_is_not_there_is_refused_at_once(machine: None, tmp_path: Path, kv: str, reason: str) -> None:
     with pytest.raises(UnsupportedError, match=reason):
         polykv.load(head_of(tmp_path, 64, **MODEL), backend="cuda", kv=kv)

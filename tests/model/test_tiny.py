@@ -23,7 +23,8 @@ from tiny_models import (
 
 from polykv.cache.sequence import Sequence
 from polykv.errors import CapacityError, ConfigError, PolyKVError, PromptError
-from polykv.model.runner import Logits, Runner, _check_finite
+from polykv.model.choice import check_finite, total
+from polykv.model.runner import Logits, Runner
 from polykv.ref import composites
 from polykv.types import Activations
 
@@ -217,9 +218,10 @@ def test_a_step_costs_three_calls() -> None:
 
 def test_huge_logits_are_finite() -> None:
     """Their sum is not, which is all that is looked at first."""
-    _check_finite(np.full((2, 320), 3e38, np.float32))
+    large = np.full((2, 320), 3e38, np.float32)
+    check_finite(np.asarray, large, total(large))
     for bad in (np.nan, np.inf, -np.inf):
         logits = np.full((2, 320), 3e38, np.float32)
         logits[1, 7] = bad
         with pytest.raises(PolyKVError, match="1 of 2 rows"):
-            _check_finite(logits)
+            check_finite(np.asarray, logits, total(logits))

@@ -13,9 +13,11 @@ missing.
     layout.py       tiles of codes as attention reads them, and which codecs lie so
     forms.py        what kernels are told about a codec at a head_dim
     kv.py           the cache: tiles read, and turned into the bytes of files and back; kv_write.py: new cells
+    kv_seal.py      cells that are exact first become codes, in whole units
     layers.py       the layers of a step; few_rows.py: of few rows, without the host between kernels; graphs.py: a graph
     step_tables.py  what the kernels of a step read beside weights and K/V; upload.py: in one copy
     placed.py       weights taken to the device once; workspace.py: memory of a step
+    arena.py        pieces of memory straight from the driver; footprint.py: what a session takes, for plans
     follow.py       kernels that start before the one before them has ended
     bound.py        the operations for arrays of the host
 """
@@ -28,6 +30,7 @@ from polykv.fast.cuda.fwht import fwht
 from polykv.fast.cuda.glu import glu
 from polykv.fast.cuda.head import head
 from polykv.fast.cuda.kv import kv_alloc, kv_grow, kv_pack, kv_read, kv_unpack
+from polykv.fast.cuda.kv_seal import kv_seal
 from polykv.fast.cuda.kv_write import kv_append
 from polykv.fast.cuda.layers import attention_block, layers, mlp_block
 from polykv.fast.cuda.limits import supports_kv, supports_weight
@@ -54,6 +57,7 @@ __all__ = [
     "kv_grow",
     "kv_pack",
     "kv_read",
+    "kv_seal",
     "kv_unpack",
     "layers",
     "linear",

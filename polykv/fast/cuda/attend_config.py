@@ -9,9 +9,9 @@ them. Trellis types want a table in every bank, which leaves room for one block 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from polykv.fast.cuda.layout import Kind, slices_of
+from polykv.fast.cuda.layout import Kind, mean_bytes, slices_of
 from polykv.fast.cuda.layout_trellis import ENTRIES
 from polykv.fast.cuda.source import Define
 
@@ -22,7 +22,8 @@ WARPS, QUERIES = 4, 4
 class Config:
     """k, v: how types lie in tiles; width, slices: of a head; sets: queries / 4; ctas: blocks that should fit a
     multiprocessor; stages: turns under way for a warp; tiles: of a turn; softcap: whether scores are capped; warps: of
-    a block; copies: of each table of a trellis type; one_table: whether K and V share theirs."""
+    a block; copies: of each table of a trellis type; one_table: whether K and V share theirs; centered: whether keys
+    are less a mean; early: whether attention begins while new keys and values are being written."""
 
     k: Kind
     v: Kind
@@ -36,6 +37,8 @@ class Config:
     warps: int = WARPS
     copies: int = 0
     one_table: bool = False
+    centered: bool = False
+    early: bool = False
 
     @property
     def teams(self) -> int:
@@ -52,6 +55,7 @@ class Config:
         """Bytes of shared memory: tables, turns under way and scores on their way between slices; the results at the
         end."""
         stage = self.tiles * (self.k.slice_bytes(self.width) + self.v.slice_bytes(self.width))
+        stage += mean_bytes(self.width) if self.centered else 0
         exchange = 2 * self.warps * self.tiles * self.sets * 512 if self.slices > 1 else 0
         queries = QUERIES * self.sets
         results = self.teams * queries * self.width * self.slices * 4 + self.warps * queries * 8
@@ -71,6 +75,8 @@ class Config:
             "ATT_TILES": self.tiles,
             "ATT_WARPS": self.warps,
             "ATT_SHARED_TABLE": int(self.one_table),
+            "ATT_MEANS": int(self.centered),
+            "ATT_EARLY": int(self.early),
         }
         if self.copies:
             found["ATT_COPIES"] = self.copies
@@ -87,16 +93,23 @@ def config(
     limit: int,
     one_table: bool = False,
     long: bool = False,
+    centered: bool = False,
+    early: bool = False,
 ) -> Config:
     """The best known; limit: bytes of shared memory of a multiprocessor; one_table: K and V are trellis types with the
-    same codebook; long: all segments are (`attend_plan.long`)."""
+    same codebook; long: all segments are (`attend_plan.long`); centered: keys are less a mean; early: the kernel before
+    writes new keys and values, the one before that the queries, so that attention may begin before it where finding a
+    path takes long."""
     if k.path or v.path:
         # A kilobyte of every block is the system's.
-        every = _of_paths(k, v, head_dim, sets, softcap, one_table)
+        every = (
+            replace(c, centered=centered, early=early) for c in _of_paths(k, v, head_dim, sets, softcap, one_table)
+        )
         return next(made for made in every if made.shared + 1024 <= limit)
     width, slices = slices_of(head_dim)
     wide, tiles = max(k.bits, v.bits), 1 if max(k.bits, v.bits) >= 8 else 2
-    if long and wide <= 3 and sets == slices == 1:
+    # Queries that meet means take registers that 16 warps do not have.
+    if long and wide <= 3 and sets == slices == 1 and not centered:
         # One block does what four would: a quarter of the partial results. Short segments would leave warps idle.
         made = Config(k, v, width, slices, sets, 1, 2, tiles, softcap, 4 * WARPS)
         if made.shared + 1024 <= limit:
@@ -109,14 +122,12 @@ def config(
         ctas, stages = 2 if min(k.bits, v.bits) == 8 else 3, 3
     else:
         ctas, stages = 3 if wide == 4 else 4, 2
-    made = Config(k, v, width, slices, sets, ctas, stages, tiles, softcap)
+    made = Config(k, v, width, slices, sets, ctas, stages, tiles, softcap, centered=centered)
     # A kilobyte of every block is the system's.
-    while ctas > 1 and ctas * (made.shared + 1024) > limit:
-        ctas -= 1
-        made = Config(k, v, width, slices, sets, ctas, stages, tiles, softcap)
-    while stages > 2 and made.shared + 1024 > limit:
-        stages -= 1
-        made = Config(k, v, width, slices, sets, ctas, stages, tiles, softcap)
+    while made.ctas > 1 and made.ctas * (made.shared + 1024) > limit:
+        made = replace(made, ctas=made.ctas - 1)
+    while made.stages > 2 and made.shared + 1024 > limit:
+        made = replace(made, stages=made.stages - 1)
     return made
 
 

@@ -16,6 +16,7 @@ from polykv.fast.cuda.arrays import asarray
 from polykv.fast.cuda.attend_config import Config
 from polykv.fast.cuda.compile import kernel, launch
 from polykv.fast.cuda.device import cupy
+from polykv.fast.cuda.kv import means_of
 from polykv.fast.cuda.levels import levels
 from polykv.fast.cuda.shared_plan import Shared, plans
 from polykv.fast.cuda.shared_run import Places, SharedStep, run_shared
@@ -29,7 +30,8 @@ MERGE_THREADS, FEW_QUERIES = (512, 128), 512
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A plan on the device, with what every layer of a step shares: the table of blocks, rows, and partial results."""
+    """A plan on the device, with what every layer of a step shares: the table of blocks, rows, and partial results.
+    seen_from: the lowest position that is seen (`Segments.first`)."""
 
     items: Any
     ptr: Any
@@ -39,6 +41,7 @@ class Step:
     positions: Any
     sums: Any
     weights: Any
+    seen_from: int = 0
     # Segments that many queries share, where there are any.
     shared: SharedStep | None = None
 
@@ -54,7 +57,7 @@ def step_of(segments: Segments, made: Config, heads: int, n_kv: int, window: int
     tables = (found.few.items, *found.lists(first), segments.blocks, segments.rows, segments.positions)
     items, ptr, parts, blocks, rows, positions = (asarray(a) for a in tables)
     sums, weights = cp.empty((n, made.width * made.slices), np.float32), cp.empty((n, 2), np.float32)
-    return Step(items, ptr, parts, blocks, rows, positions, sums, weights, of_shared)
+    return Step(items, ptr, parts, blocks, rows, positions, sums, weights, segments.first, of_shared)
 
 
 @cache
@@ -82,16 +85,18 @@ def run(
     (k_levels, k_unit), (v_levels, v_unit) = _levels(k.codec, k.head_dim, where), _levels(v.codec, v.head_dim, where)
     # [blocks, heads, bytes], in whatever order they lie.
     data = k.fields["data"], v.fields["data"]
+    means, mean_block, mean_head = means_of(k)
     turns = k.block_size // made.turn
     arguments = (
         *(q, step.items, step.rows, step.positions, step.blocks, *data),
         *(np.uint32(d.strides[0]) for d in data),
         *(np.int64(d.strides[1]) for d in data),
         *(turns.bit_length() - 1, heads, heads // n_kv, k_levels, v_levels),
-        *(scale * LOG2E * k_unit, v_unit, softcap, window, step.sums, step.weights),
+        *(scale * LOG2E * k_unit, v_unit, softcap, window, step.seen_from),
+        *(means, np.uint32(mean_block), mean_head, scale * LOG2E, step.sums, step.weights),
     )
     if step.shared is not None:
-        places = Places(step.rows, step.positions, step.blocks, step.sums, step.weights)
+        places = Places(step.rows, step.positions, step.blocks, step.sums, step.weights, step.seen_from)
         run_shared(step.shared, places, q, k, v, scale=scale, window=window, softcap=softcap)
     launch(
         kernel("attend.cu", "attend", **made.defines()),

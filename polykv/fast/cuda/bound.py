@@ -15,15 +15,18 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from polykv.errors import UnsupportedError
 from polykv.fast import cuda
+from polykv.fast.cuda.arena import no_room
 from polykv.fast.cuda.arrays import asarray
 from polykv.fast.cuda.device import cupy
+from polykv.fast.cuda.download import begin_fetch
+from polykv.fast.cuda.footprint import footprint, held, memory, settle
+from polykv.fast.cuda.images import compiled, compiling
 from polykv.fast.cuda.kv import CudaArena
-from polykv.fast.cuda.layers import attention_block, layers, mlp_block
 from polykv.fast.cuda.limits import (
     fetch,
     preferred_block,
+    runs_ahead,
     supports_kv,
     supports_stages,
     supports_weight,
@@ -35,7 +38,7 @@ from polykv.fast.cuda.screen import prepare_head
 from polykv.fast.cuda.step_tables import spare
 from polykv.fast.cuda.upload import Upload
 from polykv.fast.cuda.weights import DeviceTensor, matrix
-from polykv.types import F32, I32, Activations, Codec, Greedy, HeadWeights, KVArena, QuantTensor, Seals, Segments
+from polykv.types import F32, I32, Activations, Codec, Greedy, HeadWeights, QuantTensor, Segments
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -56,9 +59,23 @@ def there(x: Any) -> Any:
     return x
 
 
+def _room_is_told(fn: F) -> F:
+    """The operation; that the device has no memory left for its arrays is a CapacityError, as of a full cache."""
+
+    @wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return fn(*args, **kwargs)
+        except MemoryError as e:
+            raise no_room(f"{fn.__name__} needs more memory") from e
+
+    return cast(F, call)
+
+
 def _of_host(fn: F) -> F:
     """The operation, with arguments of the host; an `out` of the host is filled."""
 
+    @_room_is_told
     @wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
         out = kwargs.pop("out", None)
@@ -85,6 +102,7 @@ kv_append = _of_host(cuda.kv_append)
 kv_grow = cuda.kv_grow
 kv_pack = _of_host(cuda.kv_pack)
 kv_read = _of_host(cuda.kv_read)
+kv_seal = _of_host(cuda.kv_seal)
 kv_unpack = _of_host(cuda.kv_unpack)
 linear = _of_host(cuda.linear)
 merge = _of_host(cuda.merge)
@@ -92,13 +110,12 @@ penalize = _of_host(cuda.penalize)
 rms_norm = _of_host(cuda.rms_norm)
 rope = _of_host(cuda.rope)
 sample = _of_host(cuda.sample)
+attention_block = _room_is_told(cuda.attention_block)
+layers = _room_is_told(cuda.layers)
+mlp_block = _room_is_told(cuda.mlp_block)
 
 
-def kv_seal(codes: KVArena, exact: KVArena, seals: Seals) -> None:
-    """Not here: `supports_stages` says so before a cache is made."""
-    raise UnsupportedError(str(supports_stages()))
-
-
+@_room_is_told
 def embed(w: QuantTensor, ids: I32, scale: float) -> F32:
     """Rows `ids` of the embedding matrix times scale, [R, E]."""
     if not isinstance(ids, np.ndarray):
@@ -119,6 +136,7 @@ def _ids_of(room: int, _: int) -> Upload:
     return Upload([room])
 
 
+@_room_is_told
 def head(h: F32, w: HeadWeights, *, activations: Activations, out: F32 | None = None) -> F32:
     """Logits [R, V] = softcap(W norm(h))."""
     logits = cuda.head(there(h), head_of(w), activations=activations)
@@ -128,23 +146,29 @@ def head(h: F32, w: HeadWeights, *, activations: Activations, out: F32 | None = 
     return out
 
 
+@_room_is_told
 def greedy(h: F32, w: HeadWeights, *, activations: Activations, room: F32 | None = None) -> Greedy:
-    """The lowest id with the largest logit of every row h [R, E]; arrays of the host."""
+    """The lowest id with the largest logit of every row h [R, E]."""
     return cuda.greedy(there(h), head_of(w), activations=activations)
 
 
 __all__ = [
     "attend",
     "attention_block",
+    "begin_fetch",
+    "compiled",
+    "compiling",
     "decode",
     "dequantize",
     "embed",
     "encode",
     "fetch",
+    "footprint",
     "fwht",
     "glu",
     "greedy",
     "head",
+    "held",
     "kv_alloc",
     "kv_append",
     "kv_grow",
@@ -154,6 +178,7 @@ __all__ = [
     "kv_unpack",
     "layers",
     "linear",
+    "memory",
     "merge",
     "mlp_block",
     "penalize",
@@ -161,7 +186,9 @@ __all__ = [
     "prepare_head",
     "rms_norm",
     "rope",
+    "runs_ahead",
     "sample",
+    "settle",
     "supports_kv",
     "supports_stages",
     "supports_weight",

@@ -2,8 +2,8 @@
 
     residual          h += what the product before gave;  m = rms_norm(h) as int8
     product           Q, K and V, one kernel for all matrices of a type
-    kv_append_both    K and V into their cells, Q into the space of the keys
-    attend, merge     on codes
+    kv_append_both    K and V into their cells, Q into the space of the keys; Q before them where they take long
+    attend, merge     on codes; where cells are exact first, more (few_exact.py)
     outputs           out of the space of the values, as int8
     product           Wo
     residual, product, glu, product                     the MLP, likewise
@@ -20,14 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from polykv.fast.cuda.attend_config import Config
-from polykv.fast.cuda.attend_run import Step, run
 from polykv.fast.cuda.compile import kernel, launch
+from polykv.fast.cuda.few_exact import Attended, Way, attend_exact, attend_rows
 from polykv.fast.cuda.forms import Use, form_of, size_defines
 from polykv.fast.cuda.glu import GATES
 from polykv.fast.cuda.kv_write import KeySteps, New, Queries, write_both
 from polykv.fast.cuda.linear_int8 import Int8Rows, product, takes_tiles
 from polykv.fast.cuda.placed import Attention, Mlp, Products
+from polykv.fast.cuda.source import Define
 from polykv.fast.cuda.step_tables import StepTables
 from polykv.fast.cuda.workspace import Workspace
 from polykv.types import F32, Angles, Layer, LayerKV, Slots
@@ -48,7 +48,7 @@ class Pending:
 
 @dataclass(frozen=True, eq=False)
 class Ready:
-    """A layer with its weights on the device, and which plan of a step is its own."""
+    """A layer with its weights on the device, and which plan of a step is its own; exact: that over exact cells."""
 
     attention: Attention
     mlp: Mlp
@@ -56,6 +56,7 @@ class Ready:
     group: int
     rope: int
     shape: int
+    exact: int = -1
 
     @property
     def packed(self) -> bool:
@@ -64,8 +65,8 @@ class Ready:
         return all(ws.packed for ws in (a.qkv, a.wo, m.gate_up, m.down))
 
     @staticmethod
-    def of(layer: Layer, attention: Attention, mlp: Mlp, shape: int) -> Ready:
-        return Ready(attention, mlp, layer.kv, layer.group, layer.rope, shape)
+    def of(layer: Layer, attention: Attention, mlp: Mlp, shape: int, exact: int = -1) -> Ready:
+        return Ready(attention, mlp, layer.kv, layer.group, layer.rope, shape, exact)
 
 
 def run_layers(h: F32, layers: Sequence[Ready], tables: StepTables, room: Workspace) -> None:
@@ -73,9 +74,10 @@ def run_layers(h: F32, layers: Sequence[Ready], tables: StepTables, room: Worksp
     pending: Pending | None = None
     for layer in layers:
         a = layer.attention
-        slots, step, made = tables.slots[layer.group], tables.steps[layer.shape], tables.rooms.configs[layer.shape]
+        slots = tables.slots[layer.group]
+        ways = [Way(tables.steps[i], tables.rooms.configs[i]) for i in (layer.shape, layer.exact) if i >= 0]
         x = residual(h, pending, a.norm, a.given.eps, a.qkv, room)
-        pending = attention(x, a, layer.kv, tables.angles[layer.rope], slots, step, made, room)
+        pending = attention(x, a, layer.kv, tables.angles[layer.rope], slots, ways, room)
         x = residual(h, pending, layer.mlp.norm, layer.mlp.given.eps, layer.mlp.gate_up, room)
         pending = mlp(x, layer.mlp, room)
     if pending is not None:
@@ -122,38 +124,47 @@ def products(name: str, ws: Products, x: Int8Rows, room: Workspace) -> list[Any]
 
 
 def attention(
-    x: Int8Rows, w: Attention, kv: LayerKV, angles: Angles, slots: Slots, step: Step, made: Config, room: Workspace
+    x: Int8Rows, w: Attention, kv: LayerKV, angles: Angles, slots: Slots, ways: Sequence[Way], room: Workspace
 ) -> Pending:
-    """The attention branch of normed rows x."""
+    """The attention branch of normed rows x; ways: over codes, and over exact cells, if there are any."""
     c, n, e = w.given, x.n, w.equalizer
     q, k, v = (y.reshape(n, -1, c.head_dim) for y in products("qkv", w.qkv, x, room))
-    dims = made.width * made.slices
+    dims = ways[0].made.width * ways[0].made.slices
     queries = room.take("queries", (n, c.n_heads, dims))
     write_both(
-        kv,
+        kv if kv.exact is None else kv.exact,
         New(k, w.k_bias, e.k),
         New(v, w.v_bias, e.v),
         slots,
         KeySteps(w.k_norm, c.eps, angles),
         Queries(New(q, w.q_bias, e.q), w.q_norm, queries),
     )
-    out = room.take("attended", queries.shape), room.take("lse", queries.shape[:2])
-    run(step, made, queries, kv.k, kv.v, scale=c.scale, window=c.window, softcap=c.softcap, out=out)
-    (y,) = products("y", w.wo, _outputs(out[0], w, kv, room), room)
+    if kv.exact is None:
+        found = [attend_rows(queries, c, kv, ways[0], room, "codes")]
+    else:
+        found = [*attend_exact(queries, c, kv, kv.exact, slots.seals, (ways[0], ways[1]), room)]
+    (y,) = products("y", w.wo, _outputs(found, w, kv, room), room)
     return Pending(y, w.post_norm, c.eps)
 
 
-def _outputs(x: F32, w: Attention, kv: LayerKV, room: Workspace) -> Int8Rows:
-    """Results of attention [n, H, dims] as rows of int8 in the true space."""
-    n, heads, dims = x.shape
+def _outputs(found: Sequence[Attended], w: Attention, kv: LayerKV, room: Workspace) -> Int8Rows:
+    """Results of attention over codes, and over exact cells, if there are any, as rows of int8 in the true space."""
+    n, heads, dims = found[0].out.shape
     head_dim, form = w.given.head_dim, form_of(kv.v.codec, w.given.head_dim, Use.V)
     y = int8_room("out", n, w.wo, room)
     whole, rows = head_dim % 32 == 0, y.codes.shape[0]
     plain = None if whole else room.take("plain", (n, heads * head_dim))
-    defines = {"OUTPUT_INT8": int(whole), "QUANTIZE_TILES": int(y.tiles), **size_defines("V", form.sizes)}
+    exact = found[1] if len(found) > 1 else None
+    defines: dict[str, Define] = {
+        "OUTPUT_INT8": int(whole),
+        "OUTPUT_EXACT": int(exact is not None),
+        "QUANTIZE_TILES": int(y.tiles),
+    }
+    defines |= size_defines("V", form.sizes)
     made = kernel("attention_outputs.cu", "attention_outputs", **defines)
     many = rows if whole else n
-    arguments = (plain, y.codes, y.scales, x, *form.tables[1:], w.equalizer.out, n, many, heads, dims)
+    parts = (found[0].out, None, None, None) if exact is None else (found[0].out, found[0].lse, exact.out, exact.lse)
+    arguments = (plain, y.codes, y.scales, *parts, *form.tables[1:], w.equalizer.out, n, many, heads, dims)
     launch(made, (-(-many * heads // OUTPUT_WARPS),), (32 * OUTPUT_WARPS,), arguments, shared=form.shared)
     if plain is not None:
         total = y.codes.size // 4

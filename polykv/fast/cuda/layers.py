@@ -11,24 +11,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from polykv.errors import UnsupportedError
 from polykv.fast.cuda.arrays import check
-from polykv.fast.cuda.attend import attend_codes, out_of
+from polykv.fast.cuda.attend import attend_codes, merged, out_of, space_of
 from polykv.fast.cuda.device import cupy
 from polykv.fast.cuda.few_rows import MOST, Ready
 from polykv.fast.cuda.glu import glu_columns
 from polykv.fast.cuda.graphs import Graphs
+from polykv.fast.cuda.kv_seal import kv_seal
 from polykv.fast.cuda.kv_write import KeySteps, New, Queries, write_both
 from polykv.fast.cuda.layout import slices_of
 from polykv.fast.cuda.linear import linear
 from polykv.fast.cuda.norm import rms_norm
 from polykv.fast.cuda.placed import Attention, Mlp, Products, attention_of, mlp_of, vector
-from polykv.fast.cuda.step_tables import Shape
+from polykv.fast.cuda.step_tables import Shape, shapes_of
 from polykv.types import (
     F32,
     Activations,
@@ -37,6 +38,7 @@ from polykv.types import (
     Layer,
     LayerKV,
     MlpWeights,
+    Seals,
     Segments,
     Slots,
     Stack,
@@ -61,17 +63,15 @@ def prepared(stack: Stack) -> Prepared:
     """The stack on the device, with the graphs of its steps."""
     found = _PREPARED.get(stack)
     if found is None:
-        shapes = list(dict.fromkeys(map(Shape.of, stack.layers)))
-        layers = tuple(_ready(layer, shapes.index(Shape.of(layer))) for layer in stack.layers)
+        shapes = list(dict.fromkeys(s for layer in stack.layers for s in shapes_of(layer)))
+        layers = tuple(_ready(layer, [shapes.index(s) for s in shapes_of(layer)]) for layer in stack.layers)
         packed = all(layer.packed for layer in layers)
         found = _PREPARED[stack] = Prepared(layers, tuple(shapes), packed, Graphs(layers, tuple(shapes)))
     return found
 
 
-def _ready(layer: Layer, shape: int) -> Ready:
-    if layer.kv.exact is not None:
-        raise UnsupportedError("the cuda backend does not attend to exact cells beside codes")
-    return Ready.of(layer, attention_of(layer.attention), mlp_of(layer.mlp), shape)
+def _ready(layer: Layer, shapes: list[int]) -> Ready:
+    return Ready.of(layer, attention_of(layer.attention), mlp_of(layer.mlp), shapes[0], *shapes[1:])
 
 
 def layers(
@@ -108,9 +108,8 @@ def attention_block(
     *,
     activations: Activations,
 ) -> None:
-    """Add the attention branch to h [R, E] in place, after writing the rows' K and V to `slots`."""
-    if kv.exact is not None:
-        raise UnsupportedError("the cuda backend does not attend to exact cells beside codes")
+    """Add the attention branch to h [R, E] in place, after writing the rows' K and V to `slots` and coding the units
+    that are complete then."""
     check("h", h, np.float32, -1, -1)
     _attention(h, attention_of(w), kv, _angles(angles), segments, _slots(slots), activations)
 
@@ -129,20 +128,39 @@ def _attention(
     width, slices = slices_of(c.head_dim)
     queries = cupy().empty((n, c.n_heads, width * slices), np.float32)
     write_both(
-        kv,
+        kv if kv.exact is None else kv.exact,
         New(k, w.k_bias, e.k),
         New(v, w.v_bias, e.v),
         slots,
         KeySteps(w.k_norm, c.eps, angles),
         Queries(New(q, w.q_bias, e.q), w.q_norm, queries),
     )
-    turned, _ = attend_codes(queries, segments, kv, scale=c.scale, window=c.window, softcap=c.softcap)
+    if kv.exact is not None and slots.seals is not None:
+        kv_seal(kv.k, kv.exact.k, slots.seals)
+        kv_seal(kv.v, kv.exact.v, slots.seals)
     o = cupy().empty((n, c.n_heads, c.head_dim), np.float32)
-    out_of(turned, kv.v.codec, o)
+    _attended(queries, segments, kv, {"scale": c.scale, "window": c.window, "softcap": c.softcap}, o)
     if e.out is not None:
         o *= e.out
     (y,) = _products(o.reshape(n, -1), w.wo, activations)
     h += y if w.post_norm is None else rms_norm(y, w.post_norm, c.eps)
+
+
+def _attended(q: F32, segments: Segments, kv: LayerKV, how: dict[str, Any], out: F32) -> None:
+    """Results [R, H, D] of queries in the space of the cells that new ones are written to."""
+
+    def part(q: F32, segments: Segments, cells: LayerKV, to: F32) -> tuple[F32, F32]:
+        y, lse = attend_codes(q, segments, cells, **how)
+        out_of(y, cells.v.codec, to)
+        return to, lse
+
+    if kv.exact is None or segments.exact is None:
+        part(q, segments, kv, out)
+        return
+    # Exact keys are not rotated.
+    own = cupy().ascontiguousarray(q[:, :, : out.shape[2]])
+    turned = space_of(own, kv.k.codec, q.shape[2]) if kv.k.codec.rotated else q
+    merged([partial(part, turned, segments, kv), partial(part, q, segments.exact, kv.exact)], out)
 
 
 def _mlp(h: Any, w: Mlp, activations: Activations) -> None:
@@ -164,4 +182,5 @@ def _angles(a: Angles) -> Angles:
 
 
 def _slots(s: Slots) -> Slots:
-    return Slots(vector(s.blocks), vector(s.offsets))
+    seals = s.seals and Seals(vector(s.seals.exact), vector(s.seals.coded), vector(s.seals.sinks))
+    return Slots(vector(s.blocks), vector(s.offsets), seals)

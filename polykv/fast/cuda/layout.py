@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from polykv.errors import UnsupportedError
 from polykv.fast.cuda import layout_trellis as trellis
-from polykv.types import U8, Codec, Family
+from polykv.types import U8, UNIT, Codec, Family
 
 TILE, LANES = 32, 32
 Codes = npt.NDArray[np.unsignedinteger]
@@ -25,19 +25,28 @@ SCORED = np.array([[8 * j + g for j in range(4)] for g in range(8)])
 
 @dataclass(frozen=True)
 class Kind:
-    """How one type lies in tiles: bits of a code; whether codes are indices of levels, with one norm per cell and
-    slice; else whether there is a scale for every 32 dims. path: codes are the steps of a path (layout_trellis.py)."""
+    """How one type lies in tiles: bits of a code; whether codes are indices of levels; whether there is a scale for
+    every 32 dims, and (minima) a minimum; else codes of levels have one norm per cell and slice. zero: the code that
+    stands for 0. bfloat: codes are bfloat16. path: codes are the steps of a path (layout_trellis.py)."""
 
     name: str
     bits: int
     levels: bool
     scales: bool
     path: bool = False
+    zero: int = 0
+    minima: bool = False
+    bfloat: bool = False
+
+    @property
+    def norms(self) -> bool:
+        """Whether there is one norm per cell and slice."""
+        return self.levels and not self.scales
 
     def slice_bytes(self, width: int) -> int:
         """Bytes of one slice."""
-        norms = 64 if self.levels else width // 32 * 64 if self.scales else 0
-        return width * TILE * self.bits // 8 + norms + (TILE if self.path else 0)
+        scales = 64 if self.norms else width // 32 * 64 * (self.scales + self.minima)
+        return width * TILE * self.bits // 8 + scales + (TILE if self.path else 0)
 
     def tile_bytes(self, width: int, slices: int) -> int:
         """Bytes of a tile of slices * width dims."""
@@ -48,6 +57,11 @@ def slices_of(head_dim: int) -> tuple[int, int]:
     """Width and number of slices of a head: up to 128 dims each, a multiple of 32; 1, 2 or 4 of them."""
     slices = 1 if head_dim <= 128 else 2 if head_dim <= 256 else 4
     return -(-head_dim // (32 * slices)) * 32, slices
+
+
+def mean_bytes(width: int) -> int:
+    """Bytes of a slice of the mean of centered keys (kernels/kv_mean.cuh): a code a dim, then scales."""
+    return width + 16
 
 
 def groups_of_k(codes: Codes) -> Codes:
@@ -131,7 +145,7 @@ def pack(kind: Kind, codes: Codes, scales: npt.NDArray[np.float16] | None, width
 KINDS = {
     (Family.F16, 16): Kind("f16", 16, levels=False, scales=False),
     (Family.Q8_0, 8): Kind("q8_0", 8, levels=False, scales=True),
-    (Family.Q4_0, 4): Kind("q4_0", 4, levels=False, scales=True),
+    (Family.Q4_0, 4): Kind("q4_0", 4, levels=False, scales=True, zero=8),
     (Family.LLOYD_MAX, 4): Kind("turbo4", 4, levels=True, scales=False),
     (Family.LLOYD_MAX, 3): Kind("turbo3", 3, levels=True, scales=False),
     (Family.LLOYD_MAX, 2): Kind("turbo2", 2, levels=True, scales=False),
@@ -147,7 +161,7 @@ BLOCK = 2 * TILE
 
 def codec_limit(codec: Codec, head_dim: int, block_size: int) -> str | None:
     """None, or why there are no kernels for a codec at this head_dim and block size."""
-    if (codec.family, codec.bits) not in KINDS or codec.centered:
+    if (codec.family, codec.bits) not in KINDS:
         return _unread(codec)
     (width, slices), resident = slices_of(head_dim), codec.resident_dim(head_dim)
     if (width, slices) not in SHAPES:
@@ -156,6 +170,8 @@ def codec_limit(codec: Codec, head_dim: int, block_size: int) -> str | None:
         return f"head_dim {head_dim} takes {resident} values as {codec.name}, where a tile has {width * slices}"
     if codec.unit_norm and codec.group(head_dim) not in (width, resident):
         return f"groups of {codec.group(head_dim)} values of {codec.name} do not fit into slices of {width}"
+    if codec.centered and block_size != UNIT:
+        return f"{codec.name} has a mean for every {UNIT} cells, so that many are a block"
     if block_size < BLOCK or block_size & (block_size - 1):
         return f"the cuda backend needs a block size that is a power of two from {BLOCK} on"
     return None
@@ -164,7 +180,7 @@ def codec_limit(codec: Codec, head_dim: int, block_size: int) -> str | None:
 def kind_of(codec: Codec) -> Kind:
     """How a type lies in tiles. Raises UnsupportedError for one that no kernel reads."""
     found = KINDS.get((codec.family, codec.bits))
-    if found is None or codec.centered:
+    if found is None:
         raise UnsupportedError(_unread(codec))
     return found
 

@@ -15,6 +15,7 @@ import numpy as np
 from polykv.fast.cuda.arrays import asarray
 from polykv.fast.cuda.compile import kernel, launch
 from polykv.fast.cuda.device import cupy
+from polykv.fast.cuda.kv import means_of
 from polykv.fast.cuda.layout import KINDS, TILE, Kind, kind_of, slices_of
 from polykv.fast.cuda.source import Define
 from polykv.types import Codec, Family, KVArena
@@ -23,7 +24,6 @@ from polykv.types import Codec, Family, KVArena
 ROOM = 1 << 28
 WARPS = 4
 F16 = KINDS[Family.F16, 16]
-LIFTED = tuple(kind for kind in KINDS.values() if kind is not F16)
 
 
 def block_bytes(arena: KVArena) -> int:
@@ -31,9 +31,14 @@ def block_bytes(arena: KVArena) -> int:
     return F16.tile_bytes(*slices_of(arena.head_dim)) * arena.block_size // TILE
 
 
+def as_it_is(arena: KVArena) -> bool:
+    """Whether its tiles are those that are multiplied."""
+    return kind_of(arena.codec) is F16 and not arena.codec.centered
+
+
 def room_of(k: KVArena, v: KVArena) -> int:
     """Blocks that are lifted at a time."""
-    each = sum(a.n_kv * block_bytes(a) for a in (k, v) if kind_of(a.codec) is not F16)
+    each = sum(a.n_kv * block_bytes(a) for a in (k, v) if not as_it_is(a))
     return max(1, ROOM // each) if each else 1 << 30
 
 
@@ -42,13 +47,19 @@ def file_of(kind: Kind) -> str:
     return "lift_path.cu" if kind.path else "lift.cu"
 
 
-def defines(kind: Kind, head_dim: int, values: bool) -> dict[str, Define]:
+def defines(kind: Kind, head_dim: int, values: bool, centered: bool = False) -> dict[str, Define]:
     """What kernels/lift.cuh is specialised by."""
     width, slices = slices_of(head_dim)
     return {
         "LIFT_BITS": kind.bits,
-        "LIFT_LEVELS": kind.levels,
-        "LIFT_VALUES": values,
+        "LIFT_LEVELS": int(kind.levels),
+        "LIFT_NORMS": int(kind.norms),
+        "LIFT_SCALES": int(kind.scales),
+        "LIFT_MINIMA": int(kind.minima),
+        "LIFT_ZERO": kind.zero,
+        "LIFT_BFLOAT": int(kind.bfloat),
+        "LIFT_VALUES": int(values),
+        "LIFT_MEANS": int(centered),
         "LIFT_WIDTH": width,
         "LIFT_SLICES": slices,
     }
@@ -58,12 +69,12 @@ def lift(to: Any, arena: KVArena, blocks: Any, values: bool) -> None:
     """Blocks [n] of an arena to the first n of `to`, uint8 [n_kv, N, bytes of a block]."""
     data, kind = arena.fields["data"], kind_of(arena.codec)
     tiles = arena.block_size // TILE
-    made = kernel(file_of(kind), "lift", **defines(kind, arena.head_dim, values))
+    made = kernel(file_of(kind), "lift", **defines(kind, arena.head_dim, values, arena.codec.centered))
     number = len(blocks) * tiles * slices_of(arena.head_dim)[1]
     strides = np.int64(to.strides[0]), np.int64(data.strides[0]), np.int64(data.strides[1])
     levels = levels_of(arena.codec, arena.head_dim, cupy().cuda.runtime.getDevice()) if kind.levels else None
     grid = -(-number // WARPS), arena.n_kv
-    launch(made, grid, (32 * WARPS,), (to, data, blocks, len(blocks), tiles, *strides, levels))
+    launch(made, grid, (32 * WARPS,), (to, data, blocks, len(blocks), tiles, *strides, *means_of(arena), levels))
 
 
 @cache

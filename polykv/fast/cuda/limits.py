@@ -35,8 +35,8 @@ def preferred_block() -> int:
 
 
 def supports_stages() -> str | None:
-    """Why cells cannot be exact first."""
-    return "the cuda backend does not attend to exact cells beside codes"
+    """None: cells may be exact first and coded in whole units later."""
+    return None
 
 
 def fetch(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -47,3 +47,8 @@ def fetch(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def wait() -> None:
     """Until the kernels that were started are done."""
     cupy().cuda.get_current_stream().synchronize()
+
+
+def runs_ahead() -> bool:
+    """Yes: kernels are started, not waited for."""
+    return True

@@ -113,6 +113,7 @@ def plan(segments: Segments, window: int, *, place: int, block_size: int, room: 
     pieces = _split(pieces, slots)
     start = segments.start.astype(np.int64)[pieces.segment]
     opened = tiles.high[pieces.tile] - window + 1 - start if window > 0 else np.zeros_like(start)
+    opened = np.maximum(opened, segments.first - start)
     closed = np.minimum(pieces.last, tiles.low[pieces.tile] + 1 - start)
     ranges = _fields(segments.block_ptr[pieces.segment], pieces.first, pieces.last, start, opened, closed)
     # An item's pieces are in a row.

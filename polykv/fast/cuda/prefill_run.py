@@ -17,8 +17,7 @@ import numpy as np
 from polykv.fast.cuda.arrays import asarray
 from polykv.fast.cuda.compile import kernel, launch
 from polykv.fast.cuda.device import cupy, device
-from polykv.fast.cuda.layout import kind_of
-from polykv.fast.cuda.lift import F16, LIFTED, block_bytes, lift, room_of
+from polykv.fast.cuda.lift import as_it_is, block_bytes, lift, room_of
 from polykv.fast.cuda.prefill_config import Config
 from polykv.fast.cuda.prefill_plan import Plan, plan
 from polykv.types import F32, KVArena, Segments
@@ -29,7 +28,8 @@ JOIN_WARPS = 4
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A plan on the device, with what every layer of a step shares: tables of blocks, rows, and partial results."""
+    """A plan on the device, with what every layer of a step shares: tables of blocks, rows, and partial results.
+    seen_from: the lowest position that is seen."""
 
     plan: Plan
     items: Any
@@ -42,11 +42,7 @@ class Step:
     positions: Any
     sums: Any
     weights: Any
-
-
-def runs(k: KVArena, v: KVArena) -> bool:
-    """Whether codes of these types can be lifted."""
-    return all(kind_of(a.codec) in (F16, *LIFTED) for a in (k, v))
+    seen_from: int
 
 
 def step_of(segments: Segments, made: Config, k: KVArena, v: KVArena, heads: int, window: int) -> Step:
@@ -72,6 +68,7 @@ def on_device(found: Plan, segments: Segments, made: Config, n_kv: int) -> Step:
         asarray(segments.positions),
         cupy().empty((n, made.dims), np.float32),
         cupy().empty((n, 2), np.float32),
+        segments.first,
     )
 
 
@@ -105,7 +102,7 @@ def run(
             *tables,
             *(np.int64(side.strides[0]) for side in sides),
             *(np.int64(side.strides[1]) for side in sides),
-            *(k.block_size.bit_length() - 1, heads, group, scale * LOG2E, softcap, window),
+            *(k.block_size.bit_length() - 1, heads, group, scale * LOG2E, softcap, window, step.seen_from),
             *(y, lse, step.sums, step.weights),
         )
         launch(attend, (k.n_kv, last - first), (made.threads,), arguments, shared=made.shared)
@@ -122,7 +119,7 @@ class _Side:
     def __init__(self, arena: KVArena, room: int) -> None:
         self._arena = arena
         self.lifted: Any = None
-        if kind_of(arena.codec) is F16:
+        if as_it_is(arena):
             self.data = arena.fields["data"]
             self.strides = self.data.strides[:2]
         else:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from polykv.fast.cuda.arrays import asnumpy
 from polykv.fast.cuda.compile import kernel, launch
 from polykv.fast.cuda.device import cupy
 from polykv.fast.cuda.head import head
@@ -14,7 +13,7 @@ from polykv.types import F32, Activations, Greedy, HeadWeights
 
 
 def greedy(h: F32, w: HeadWeights, *, activations: Activations, room: F32 | None = None) -> Greedy:
-    """The lowest id with the largest logit of every row h [R, E], arrays of the host. room [R, V]: memory of the device
+    """The lowest id with the largest logit of every row h [R, E]. room [R, V]: memory of the device
     for the logits; that of the host is not used."""
     cp = cupy()
     there = None if isinstance(room, np.ndarray) else room
@@ -22,9 +21,7 @@ def greedy(h: F32, w: HeadWeights, *, activations: Activations, room: F32 | None
     rows, vocabulary = logits.shape
     found = cp.empty((2, rows), np.int32)
     launch(kernel("greedy.cu", "greedy"), (rows,), (1024,), (found[0], found[1], logits, vocabulary))
-    # One copy: the only time that a step waits for the device.
-    ids, bits = asnumpy(found)
-    return Greedy(ids, bits.view(np.float32), np.full(rows, vocabulary, np.int32))
+    return Greedy(found[0], found[1].view(np.float32), np.full(rows, vocabulary, np.int32))
 
 
 def prepare_head(w: HeadWeights, inverse: F32, *, converted: Callable[[int], None]) -> HeadWeights:

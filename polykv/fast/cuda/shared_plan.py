@@ -55,7 +55,7 @@ def shared_of(
     group, kinds = heads // n_kv, (kind_of(k), kind_of(v))
     least = LEAST_OF_PATHS if any(kind.path for kind in kinds) else LEAST_QUERIES
     which = (np.diff(segments.row_ptr) * group >= least) & (segments.length >= LEAST_CELLS)
-    if not which.any() or group > QUERIES:
+    if k.centered or not which.any() or group > QUERIES:
         return None
     found = device()
     made = shared_config(
@@ -68,12 +68,21 @@ def shared_of(
     return None if made is None else Shared(made, which)
 
 
-def plans(segments: Segments, made: Config, shared: Shared | None, heads: int, n_kv: int, window: int) -> Plans:
-    """The items of a step."""
-    how = {"sets": made.sets, "turn": made.turn, "slots": device().processors * made.ctas, "teams": made.teams}
+def plans(
+    segments: Segments,
+    made: Config,
+    shared: Shared | None,
+    heads: int,
+    n_kv: int,
+    window: int,
+    slots: int | None = None,
+) -> Plans:
+    """The items of a step; slots: blocks of the kernel for few queries that run at once, if not as many as fit."""
+    slots = device().processors * made.ctas if slots is None else slots
+    how = {"sets": made.sets, "turn": made.turn, "slots": slots, "teams": made.teams}
     if shared is None:
         return Plans(plan(segments, heads, n_kv, window, **how), None)  # type: ignore[arg-type]
-    few = plan(segments, heads, n_kv, window, **how, only=~shared.which)  # type: ignore[arg-type]
-    turn, slots = shared.made.turn, device().processors
-    of = {"sets": QUERIES // SET, "turn": turn, "slots": slots, "teams": 1, "only": shared.which}
+    few = plan(segments, heads, n_kv, window, **how, only=~shared.which)
+    turn, processors = shared.made.turn, device().processors
+    of = {"sets": QUERIES // SET, "turn": turn, "slots": processors, "teams": 1, "only": shared.which}
     return Plans(few, plan(segments, heads, n_kv, window, **of))  # type: ignore[arg-type]

@@ -29,13 +29,15 @@ class SharedStep:
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """What both ways of a step read and write: rows, positions and blocks of segments, partial results."""
+    """What both ways of a step read and write: rows, positions and blocks of segments, partial results; and
+    the first cell that is seen."""
 
     rows: Any
     positions: Any
     blocks: Any
     sums: Any
     weights: Any
+    seen_from: int
 
 
 def run_shared(
@@ -56,7 +58,7 @@ def run_shared(
         *(np.int64(d.strides[1]) for d in data),
         *(k.block_size.bit_length() - 1, heads, heads // k.n_kv),
         *(_levels(a.codec, a.head_dim) for a in (k, v)),
-        *(scale * LOG2E, softcap, window, at.sums[step.first :], at.weights[step.first :]),
+        *(scale * LOG2E, softcap, window, at.seen_from, at.sums[step.first :], at.weights[step.first :]),
     )
     launch(compiled, (len(step.items), k.n_kv, 1), (made.threads,), arguments, shared=made.shared)
 

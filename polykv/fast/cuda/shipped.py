@@ -14,9 +14,18 @@ from polykv.fast.cuda.forms import LANES, SEARCH, size_defines
 from polykv.fast.cuda.fwht import SIZES
 from polykv.fast.cuda.glu import GATES
 from polykv.fast.cuda.layout import KINDS, Kind, slices_of
-from polykv.fast.cuda.lift import LIFTED, file_of
+from polykv.fast.cuda.lift import F16, file_of
 from polykv.fast.cuda.lift import defines as lift_defines
-from polykv.fast.cuda.linear_int8 import FEW_ROWS, SMALL, TILE, TILE_ROWS, TWO_HEIGHTS, few_defines, tile_defines
+from polykv.fast.cuda.linear_int8 import (
+    FEW_ROWS,
+    TILE,
+    TILE_GROUPS,
+    TILE_PAIRS,
+    TILE_ROWS,
+    TILE_WARPS,
+    few_defines,
+    tile_defines,
+)
 from polykv.fast.cuda.prefill_config import config as prefill_config
 from polykv.fast.cuda.shared_config import shared_config
 from polykv.fast.cuda.shared_run import ARCH
@@ -29,7 +38,7 @@ ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 
 # Two blocks on a multiprocessor leave 128 registers a thread: with the sums of 16 or 32 rows of x, the last few words
 # of some types go to memory, once for a thousand weights or more.
-TILE_SPILLS = {1: 0, 8: 0, 16: 64, 32: 256}
+TILE_SPILLS = {1: 0, 8: 0, 16: 64, 32: 288}
 
 
 @dataclass(frozen=True)
@@ -78,8 +87,11 @@ def _linear() -> Iterator[Shipped]:
         for rows in FEW_ROWS if WEIGHT_BLOCK[kind][0] < TILE else ():
             yield Shipped("linear_few.cu", "linear_few", few_defines(kind, rows))
         for rows in TILE_ROWS:
-            for groups in (1, 2) if rows >= TWO_HEIGHTS and kind in SMALL else (1,):
-                yield Shipped("linear_tiles.cu", "linear_tiles", tile_defines(kind, rows, groups), TILE_SPILLS[rows])
+            # Groups change addresses, not what a lane holds.
+            sizes = [(TILE_WARPS[0], 1), (TILE_WARPS[1], TILE_GROUPS[0])]
+            for warps, groups in sizes if kind in TILE_PAIRS else sizes[:1]:
+                defines = tile_defines(kind, rows, warps, groups)
+                yield Shipped("linear_tiles.cu", "linear_tiles", defines, TILE_SPILLS[rows])
         yield Shipped("linear_few_f32.cu", "linear_few_f32", {"WEIGHT_TYPE": type_name(kind)})
     for kind in FLOATS:
         yield Shipped("linear_few_plain.cu", "linear_few_plain", {"WEIGHT_FLOAT": type_name(kind)})
@@ -125,8 +137,13 @@ def _attention() -> Iterator[Shipped]:
             yield Shipped("attend.cu", "attend", made.defines(), MANY_SPILLS if made.warps == MANY_WARPS else 0)
     for kind in (k for k in kinds if k.path):
         for j, head in enumerate(HEADS):
-            made = config(kind, kind, head, 1 + j % 2, softcap=False, limit=SHARED, one_table=True)
+            how = {"one_table": True, "early": True}
+            made = config(kind, kind, head, 1 + j % 2, softcap=False, limit=SHARED, **how)
             yield Shipped("attend.cu", "attend", made.defines(), MANY_SPILLS if made.warps == MANY_WARPS else 0)
+    # Centered keys, with one and two sets of queries.
+    for i, kind in enumerate(kinds):
+        made = config(kind, kinds[i // 2], HEADS[i % len(HEADS)], 1 + i % 2, softcap=False, limit=SHARED, centered=True)
+        yield Shipped("attend.cu", "attend", made.defines(), MANY_SPILLS if made.warps == MANY_WARPS else 0)
     for head in HEADS:
         width, slices = slices_of(head)
         for threads in MERGE_THREADS:
@@ -146,9 +163,11 @@ def _prefill() -> Iterator[Shipped]:
         yield Shipped("prefill.cu", "prefill", one.defines(), PREFILL_SPILLS)
     for dims in sorted({one.dims for one in made}):
         yield Shipped("prefill_join.cu", "prefill_join", {"JOIN_DIMS": dims})
-    for i, kind in enumerate(LIFTED):
-        for values in (False, True):
+    for i, kind in enumerate(KINDS.values()):
+        for values in (False, True) if kind is not F16 else ():
             yield Shipped(file_of(kind), "lift", lift_defines(kind, HEADS[(i + 3 * values) % len(HEADS)], values))
+        # Centered ones are keys.
+        yield Shipped(file_of(kind), "lift", lift_defines(kind, HEADS[(i + 1) % len(HEADS)], False, True))
 
 
 def _shared() -> Iterator[Shipped]:
@@ -169,6 +188,11 @@ def _cache() -> Iterator[Shipped]:
     others = ("kv_read", "kv_pack", "kv_unpack", "kv_encode", "kv_decode")
     for kind in KINDS.values():
         yield Shipped("kv.cu", "kv_append", {"KV_TYPE": kind.name.upper()}, others=others)
+    for i, kind in enumerate(KINDS.values()):
+        # Values are exact in 8 bits, keys as halves.
+        names: dict[str, Define] = {"KV_TYPE": kind.name.upper(), "KV_EXACT": "Q8_0" if i % 2 else "F16"}
+        yield Shipped("kv_seal.cu", "kv_seal", names, others=("kv_mean", "kv_append_centered"))
+    yield Shipped("kv_turn.cu", "turned")
     # Pairs are compiled when they are asked for. Here is every type once: what it does is the same as K and as V.
     kinds = list(KINDS.values())
     for k, v in zip(kinds[::2], kinds[1::2], strict=True):
@@ -196,7 +220,7 @@ def _steps() -> Iterator[Shipped]:
         for gate in GATES.values():
             yield Shipped("glu_int8.cu", "glu_int8", {"GLU_GATE": gate, "QUANTIZE_TILES": tiles})
         for whole in (0, 1):
-            defines: dict[str, Define] = {"OUTPUT_INT8": whole, "QUANTIZE_TILES": tiles}
+            defines: dict[str, Define] = {"OUTPUT_INT8": whole, "OUTPUT_EXACT": tiles, "QUANTIZE_TILES": tiles}
             defines |= size_defines("V", _sizes(KINDS[Family.LLOYD_MAX, 3], 1))
             yield Shipped("attention_outputs.cu", "attention_outputs", defines)
     for add in (1, 2):

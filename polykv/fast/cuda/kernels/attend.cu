@@ -7,8 +7,10 @@
 //   ATT_SLICES       slices of a head: 1, 2 or 4    ATT_STAGES    turns on their way for each warp
 //   ATT_SETS         queries / 4: 1 or 2             ATT_CTAS      blocks for a multiprocessor
 //   ATT_TILES        tiles at a time, 1 or 2: what is done once for all of them takes as long as a third of a tile
-//   ATT_WARPS        warps of a block
+//   ATT_WARPS        warps of a block                ATT_MEANS     1 if keys are centered
 //   ATT_COPIES       of tables of trellis types         ATT_SHARED_TABLE   1 if K and V have the same
+//   ATT_EARLY        1: starts while new K and V are being written (follow.cuh). Queries are there, for the kernel before
+//                    the last wrote them; turns with cells that may be new wait. Trellis types take long to write.
 //
 // With one turn on its way the next keys take the place of those that have been read, and so do the values.
 //
@@ -22,6 +24,7 @@
 #include "attend_trellis.cuh"
 #endif
 #include "attend_scores.cuh"
+#include "attend_means.cuh"
 #include "attend_values.cuh"
 
 constexpr int WARPS = ATT_WARPS, TILE = 32, QUERIES = 4 * ATT_SETS, DIMS = ATT_WIDTH * ATT_SLICES, TEAMS = WARPS / ATT_SLICES;
@@ -30,13 +33,15 @@ constexpr float NOTHING = -1e30f;
 using KCodes = Codes<ATT_K, ATT_WIDTH>;
 using VCodes = ValueCodes<ATT_V, ATT_WIDTH>;
 constexpr int K_PART = KCodes::BYTES, V_PART = VCodes::BYTES, K_TILE = ATT_SLICES * K_PART, V_TILE = ATT_SLICES * V_PART;
-constexpr int STAGE = ATT_TILES * (K_PART + V_PART), TURN = TILE * ATT_TILES;
+constexpr int MEAN = ATT_MEANS ? Means<ATT_WIDTH, ATT_SETS>::BYTES : 0, MEAN_AT = ATT_TILES * (K_PART + V_PART);
+constexpr int STAGE = MEAN_AT + MEAN, TURN = TILE * ATT_TILES;
 // Bytes of levels: those of the keys, then those of the values unless they are the same.
 constexpr int V_TABLE = ATT_SHARED_TABLE ? 0 : KCodes::TABLE, TABLES = V_TABLE + (ATT_SHARED_TABLE ? KCodes::TABLE : VCodes::TABLE);
 constexpr int EXCHANGE = ATT_SLICES > 1 ? 2 * WARPS * ATT_TILES * ATT_SETS * 32 * 16 : 0;
 
 struct Item {
-    int table, first, count, start, row, rows, head, heads;
+    // old: cells that were there before this step.
+    int table, first, count, start, old, row, rows, head, heads;
 };
 
 #include "attend_source.cuh"
@@ -46,9 +51,10 @@ attend(const float* q, const Item* __restrict__ items, const int* __restrict__ r
        const int* __restrict__ positions, const int* __restrict__ blocks, const u8* __restrict__ k, const u8* __restrict__ v,
        u32 k_block, u32 v_block, long long k_head, long long v_head, int shift, int n_heads, int group,
        const u32* __restrict__ k_levels, const u32* __restrict__ v_levels, float k_unit, float v_unit, float softcap,
-       int window, float* __restrict__ part, float2* __restrict__ part_ml) {
+       int window, int seen_from, const u8* __restrict__ means, u32 mean_block, long long mean_head, float mean_unit,
+       float* __restrict__ part, float2* __restrict__ part_ml) {
     extern __shared__ uint4 memory[];
-    follows(q);
+    if (!ATT_EARLY) follows(q);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     const int slice = warp % ATT_SLICES, team = warp / ATT_SLICES, kv = blockIdx.y;
     const Item item = items[blockIdx.x];
@@ -58,12 +64,18 @@ attend(const float* q, const Item* __restrict__ items, const int* __restrict__ r
     const u32 base = shared_address(memory) + TABLES + EXCHANGE + warp * ATT_STAGES * STAGE;
 
     Source source{k + kv * k_head + 16 * lane, v + kv * v_head + 16 * lane, k_block, v_block, shift};
+    const u8* mean_of = ATT_MEANS ? means + kv * mean_head + slice * MEAN + 16 * lane : means;
     const int* table = blocks + item.table;
     const int first = item.first / TURN, n = (item.count + TURN - 1) / TURN;
     // Block of the turn after those on their way, read a turn before it is needed.
     int ahead = team, block = ahead < n ? table[first + ahead >> shift] : 0;
+    const int fresh = item.old / TURN;
     auto send_keys = [&](int stage) {
-        if (ahead < n) source.keys(base + stage * STAGE + 16 * lane, block, first + ahead, slice, lane);
+        if (ATT_EARLY && fresh <= ahead && ahead < n) kernel_before();
+        if (ahead >= n) return;
+        source.keys(base + stage * STAGE + 16 * lane, block, first + ahead, slice, lane);
+        // A block is a unit.
+        if (ATT_MEANS) fetch<MEAN>(base + stage * STAGE + MEAN_AT + 16 * lane, mean_of + (unsigned long long)block * mean_block, lane);
     };
     auto send_values = [&](int stage) {
         if (ahead < n) source.values(base + stage * STAGE + 16 * lane, block, first + ahead, slice, lane);
@@ -81,6 +93,7 @@ attend(const float* q, const Item* __restrict__ items, const int* __restrict__ r
     // Query i of the item is head i % heads of row i / heads. A lane prepares dims of query g / 2 of a set, and has scores
     // of query t: `position` is where that one stands.
     Scores<ATT_K, ATT_WIDTH, ATT_SETS> scores;
+    Means<ATT_WIDTH, ATT_SETS> unit_scores;
     int position[ATT_SETS], lowest = 0x7FFFFFFF, highest = -1;
 #pragma unroll
     for (int m = 0; m < ATT_SETS; m++) {
@@ -93,9 +106,8 @@ attend(const float* q, const Item* __restrict__ items, const int* __restrict__ r
         for (int d = 0; d < ATT_SLICES; d++)
 #pragma unroll
             for (int s = 0; s < ATT_WIDTH / 32; s++) {
-                const float4* at = reinterpret_cast<const float4*>(from + d * ATT_WIDTH + KCodes::first_dim(s, t));
-                const float4 none = make_float4(0, 0, 0, 0), a = used ? at[0] : none, b = used ? at[1] : none;
-                const float y[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+                float y[8];
+                octet(from + d * ATT_WIDTH + KCodes::first_dim(s, t), used, y);
 #pragma unroll
                 for (int i = 0; i < 8; i++) {
                     top = fmaxf(top, fabsf(y[i]));
@@ -104,11 +116,11 @@ attend(const float* q, const Item* __restrict__ items, const int* __restrict__ r
                     if (d == slice) x[s][i] = y[i];
                 }
             }
-        top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
-        top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+        top = quad_max(top);
         spoilt += __shfl_xor_sync(~0u, spoilt, 1);
         spoilt += __shfl_xor_sync(~0u, spoilt, 2);
         scores.prepare(m, x, top, k_unit + spoilt, g, t);
+        if (ATT_MEANS) unit_scores.prepare(m, from + slice * ATT_WIDTH, used, mean_unit, g, t);
         const int at = used ? positions[row] : -1;
         position[m] = __shfl_sync(~0u, at, 8 * t);
         lowest = min(lowest, __reduce_min_sync(~0u, used ? at : 0x7FFFFFFF));
@@ -131,7 +143,7 @@ attend(const float* q, const Item* __restrict__ items, const int* __restrict__ r
     int stage = 0, parity = 0;
     // Turns from `open` to `closed` - 1 are seen whole by every query.
     const int closed = min(item.count, max(0, lowest + 1 - item.start)) / TURN;
-    const int open = window > 0 ? max(0, highest - window + TURN - item.start) / TURN : 0;
+    const int open = max(0, max(window > 0 ? highest - window + TURN : 0, seen_from + TURN - 1) - item.start) / TURN;
 
     for (int i = team; i < n; i += TEAMS) {
         copies_but<ATT_STAGES == 1 ? 1 : ATT_STAGES - 2>();
@@ -150,6 +162,7 @@ attend(const float* q, const Item* __restrict__ items, const int* __restrict__ r
             key.read(tile, lane);
             scores.run(key, tile + KCodes::CODES, g, x[h]);
         }
+        if (ATT_MEANS) unit_scores.add(at + MEAN_AT, t, x);
         if (ATT_STAGES == 1) {
             __syncwarp();
             send_keys(0);
@@ -186,7 +199,7 @@ attend(const float* q, const Item* __restrict__ items, const int* __restrict__ r
 #pragma unroll
                 for (int j = 0; j < 4 * ATT_SETS; j++) {
                     const int c = TURN * i + TILE * h + 8 * (j % 4) + g, seen = item.start + c, where = position[j / 4];
-                    if (c >= item.count || seen > where || (window > 0 && seen <= where - window)) x[h][j / 4][j % 4] = BELOW_ALL;
+                    if (c >= item.count || seen > where || seen < seen_from || (window > 0 && seen <= where - window)) x[h][j / 4][j % 4] = BELOW_ALL;
                 }
         }
 
@@ -243,6 +256,7 @@ attend(const float* q, const Item* __restrict__ items, const int* __restrict__ r
 
     // The warps' results become one, in shared memory where the tiles were.
     copies_but<0>();
+    if (ATT_EARLY) follows(q);
     __syncthreads();
     float* sums = reinterpret_cast<float*>(memory);
     float2* ml = reinterpret_cast<float2*>(sums + TEAMS * QUERIES * DIMS);

@@ -4,6 +4,29 @@
 // Cells are the rows of the product, so its eight columns are four queries in two parts: column 2 n has hi, 2 n + 1 lo of
 // query n. q = unit * (128 hi + lo) with signed bytes, some 15 bits; or hi + lo as halves, some 22. Keys stay what they are.
 
+// Eight dims of a query, zeros where there is none.
+__device__ __forceinline__ void octet(const float* from, bool used, float (&x)[8]) {
+    const float4* at = reinterpret_cast<const float4*>(from);
+    const float4 none = make_float4(0, 0, 0, 0), a = used ? at[0] : none, b = used ? at[1] : none;
+    x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w, x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
+}
+
+// Over the four lanes that have the dims of a query.
+__device__ __forceinline__ float quad_max(float x) {
+    x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+    return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+}
+
+// Eight dims as bytes of the lane's column: hi or lo.
+__device__ __forceinline__ void two_bytes(const float (&x)[8], float inverse, int g, u32 (&q)[2]) {
+    q[0] = q[1] = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const int v = __float2int_rn(x[i] * inverse), hi = v + 64 >> 7;
+        q[i / 4] |= ((g % 2 ? v - 128 * hi : hi) & 255) << i % 4 * 8;
+    }
+}
+
 template <int TYPE, int WIDTH, int SETS> struct Scores {
     static constexpr int STEPS = WIDTH / 32;
     static constexpr bool PER_CELL = Codes<TYPE, WIDTH>::PER_CELL;
@@ -22,19 +45,15 @@ template <int TYPE, int WIDTH, int SETS> struct Scores {
                 most = 0;
 #pragma unroll
                 for (int i = 0; i < 8; i++) most = fmaxf(most, fabsf(x[s][i]));
-                most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
-                most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+                most = quad_max(most);
             }
             const float inverse = most > 0 ? 16319.0f / most : 0.0f;
 #pragma unroll
             for (int part = 0; part < PARTS; part++) {
-                q[n][s][part][0] = q[n][s][part][1] = 0;
+                float y[8];
 #pragma unroll
-                for (int i = 0; i < 8; i++) {
-                    const float y = x[s][Codes<TYPE, WIDTH>::dim_of(part, i)] * inverse;
-                    const int v = __float2int_rn(Codes<TYPE, WIDTH>::LESS && part ? -y : y), hi = v + 64 >> 7;
-                    q[n][s][part][i / 4] |= ((g % 2 ? v - 128 * hi : hi) & 255) << i % 4 * 8;
-                }
+                for (int i = 0; i < 8; i++) y[i] = x[s][Codes<TYPE, WIDTH>::dim_of(part, i)];
+                two_bytes(y, Codes<TYPE, WIDTH>::LESS && part ? -inverse : inverse, g, q[n][s][part]);
             }
             if (s == 0 || !PER_CELL) unit[n][s] = __shfl_sync(~0u, most / 16319.0f * scale, 8 * t);
         }

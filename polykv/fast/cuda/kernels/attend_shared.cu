@@ -39,7 +39,7 @@ constexpr int K_RAW_AT = STAGES_AT + STAGES * STAGE, V_RAW_AT = K_RAW_AT + 2 * C
 constexpr int FULL = 1, EMPTY = FULL + TEAMS * STAGES;
 
 struct Item {
-    int table, first, count, start, row, rows, head, heads;
+    int table, first, count, start, old, row, rows, head, heads;
 };
 
 // Of K or V: where tiles of the item lie, and what a warp lifts of a turn, slice `unit` % SLICES of tile `unit` / SLICES.
@@ -141,10 +141,11 @@ struct Queries {
 };
 
 // Cells that a row does not see get no weight; first: that of the turn.
-__device__ __forceinline__ void mask(float (&x)[1][OCTETS][4], const Item& item, const int (&position)[2], int first, int window, int t) {
+__device__ __forceinline__ void mask(float (&x)[1][OCTETS][4], const Item& item, const int (&position)[2], int first, int window, int seen_from, int t) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-        const int last = min(item.count, position[r] + 1 - item.start), begin = window > 0 ? position[r] - window + 1 - item.start : 0;
+        const int last = min(item.count, position[r] + 1 - item.start);
+        const int begin = max(seen_from, window > 0 ? position[r] - window + 1 : 0) - item.start;
 #pragma unroll
         for (int e = 0; e < 2 * OCTETS; ++e) {
             const int cell = first + e / 8 * TILE + 8 * t + e % 8;
@@ -153,14 +154,14 @@ __device__ __forceinline__ void mask(float (&x)[1][OCTETS][4], const Item& item,
     }
 }
 
-__device__ __forceinline__ void multiply_turns(const Item& item, const Queries& q, int team, int teams, int turns, float softcap, int window, int lane,
+__device__ __forceinline__ void multiply_turns(const Item& item, const Queries& q, int team, int teams, int turns, float softcap, int window, int seen_from, int lane,
     Softmax<1>& softmax, float (&o)[DIMS / 8][4]) {
     const u32 base = shared_address(memory) + STAGES_AT;
     // Turns from `open` to `closed` - 1 are seen whole by all rows of the warp.
     const int high = max(q.position[0], q.position[1]), low = min(q.position[0], q.position[1]);
     const int lowest = __reduce_min_sync(~0u, low), highest = __reduce_max_sync(~0u, high);
     const int closed = min(item.count, max(0, lowest + 1 - item.start)) / CELLS;
-    const int open = window > 0 ? (max(0, highest - window + 1 - item.start) + CELLS - 1) / CELLS : 0;
+    const int open = (max(0, max(seen_from, window > 0 ? highest - window + 1 : 0) - item.start) + CELLS - 1) / CELLS;
 #pragma unroll
     for (int e = 0; e < DIMS / 2; ++e) o[e / 4][e % 4] = 0;
     softmax.clear();
@@ -179,7 +180,7 @@ __device__ __forceinline__ void multiply_turns(const Item& item, const Queries& 
 #if SHARED_CAP
         cap(x, units, softcap * LOG2E);
 #endif
-        if (i < open || i >= closed) mask(x, item, q.position, i * CELLS, window, lane % 4);
+        if (i < open || i >= closed) mask(x, item, q.position, i * CELLS, window, seen_from, lane % 4);
         largest_of_warp(x, top);
         const bool moved = softmax.refit(top, units, by);
         softmax.weigh(x, units);
@@ -235,10 +236,12 @@ __device__ __forceinline__ void results_out(const Item& item, Softmax<1>& softma
 }
 
 // k, v: those of the first head; levels: as lift.cu has them; part [items, K/V heads, 128 queries, dims]; part_ml likewise.
+// seen_from: the first cell that any row sees.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 attend_shared(const float* q, const Item* items, const int* rows, const int* positions, const int* blocks, const u8* k, const u8* v,
               long long k_block, long long v_block, long long k_head, long long v_head, int shift, int n_heads, int group,
-              const float* k_levels, const float* v_levels, float unit, float softcap, int window, float* part, float2* part_ml) {
+              const float* k_levels, const float* v_levels, float unit, float softcap, int window, int seen_from,
+              float* part, float2* part_ml) {
     follows(q);
     const Item item = items[blockIdx.x];
     if (item.count == 0) return;
@@ -272,7 +275,7 @@ attend_shared(const float* q, const Item* items, const int* rows, const int* pos
         float o[DIMS / 8][4];
         const int first = 16 * warp;
         queries.read(q, item, rows, positions, first, n_heads, group, unit, lane);
-        multiply_turns(item, queries, warp / 4, teams, turns, softcap, window, lane, softmax, o);
+        multiply_turns(item, queries, warp / 4, teams, turns, softcap, window, seen_from, lane, softmax, o);
         results_out(item, softmax, o, first, lane, part, part_ml);
     }
 }

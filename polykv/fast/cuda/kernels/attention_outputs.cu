@@ -2,7 +2,10 @@
 //
 //     y = factors * (back-rotated x)      as float32, or at once as int8 (quantize.cuh) where vectors are whole 32 values
 //
-// Defines: OUTPUT_INT8 (0, 1), QUANTIZE_TILES; V_DIM to V_SPARE, the sizes of V (struct Form of kv_form.cuh).
+// Where cells are exact first (OUTPUT_EXACT), x is over codes and `exact` over exact cells, in the true space; both become one
+// by their lse.
+//
+// Defines: OUTPUT_INT8, OUTPUT_EXACT (0, 1), QUANTIZE_TILES; V_DIM to V_SPARE, the sizes of V (struct Form of kv_form.cuh).
 
 #define KV_FIXED
 #include "follow.cuh"
@@ -17,23 +20,39 @@ extern __shared__ float room[];
 constexpr Form FORM = {V_DIM, V_STORED, V_RESIDENT, V_GROUP, V_TURN, V_CORE, V_WIDTH, V_SLICES, V_VALUES,
                        V_SLICE_BYTES, V_GROUP_BYTES, V_CODES_AT, V_VECTOR_BYTES, V_ROOM, V_SPARE};
 
-// x [n, heads, dims] in the space of V; factors [heads, dim] or null; y [n, heads, dim], or codes and scales of `rows` rows,
+// What a part is worth in the whole: 0 where it saw nothing. NaN is NaN in the whole.
+__device__ __forceinline__ float worth(float own, float other) {
+    const float top = own > other || own != own ? own : other;
+    if (top == -INFINITE) return 0.0f;
+    const float mine = expf(own - top);
+    return mine / (mine + expf(other - top));
+}
+
+// x, exact [n, heads, dims], the first in the space of V; lse, exact_lse [n, heads]; factors [heads, dim] or null; y [n, heads, dim], or codes and scales of `rows` rows,
 // those from n on zeros.
 extern "C" __global__ void __launch_bounds__(32 * OUTPUT_WARPS)
-attention_outputs(float* y, unsigned* codes, uint2* scales, const float* x, const float* signs, const signed char* core,
-                  const float* numbers, const float* factors, int n, int rows, int heads, int dims) {
+attention_outputs(float* y, unsigned* codes, uint2* scales, const float* x, const float* lse, const float* exact,
+                  const float* exact_lse, const float* signs, const signed char* core, const float* numbers, const float* factors, int n, int rows, int heads, int dims) {
     const int number = blockIdx.x * OUTPUT_WARPS + threadIdx.x / 32, row = number / heads, head = number % heads;
     const int lane = threadIdx.x % 32;
     constexpr Form f = FORM;
     const Tables t = {signs, core, numbers};
     tables_soon(t, f, lane);
     soon(factors ? factors + head * f.dim : factors, 4 * f.dim, lane);
-    follows(x);
+    follows(x, lse, exact, exact_lse);
     if (row >= rows) return;
     Vector v((u8*)room + threadIdx.x / 32 * Vector::bytes(f.room), f.room);
 KV_LOOP
     for (int i = lane; i < f.room; i += 32) v.x[i] = i < dims && row < n ? x[(long long)number * dims + i] : 0.0f;
     leave(v, f, t, lane, 32);
+#if OUTPUT_EXACT
+    if (row < n) {
+        const float a = lse[number], b = exact_lse[number], of_codes = worth(a, b), of_exact = worth(b, a);
+        __syncwarp();
+KV_LOOP
+        for (int i = lane; i < f.dim; i += 32) v.x[i] = of_codes * v.x[i] + of_exact * exact[(long long)number * dims + i];
+    }
+#endif
     if (factors)
 KV_LOOP
         for (int i = lane; i < f.dim; i += 32) v.x[i] *= factors[head * f.dim + i];
@@ -42,7 +61,8 @@ KV_LOOP
     for (int start = 0; start < f.dim / 4; start += 32) {
         const int four = start + lane;
         const float4 w = four < f.dim / 4 ? ((const float4*)v.x)[four] : float4{0.0f, 0.0f, 0.0f, 0.0f};
-        put_four<QUANTIZE_TILES>(codes, scales, w, row, head * (f.dim / 4) + four, heads * f.dim, four < f.dim / 4);
+        const int at = head * (f.dim / 4) + four;
+        put_four<QUANTIZE_TILES>(codes, scales, w, row, at, heads * f.dim, rows / 8, four < f.dim / 4);
     }
 #else
 KV_LOOP

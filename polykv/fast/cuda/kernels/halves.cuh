@@ -136,7 +136,7 @@ template <int BITS, int WIDTH, bool VALUES> struct Paths {
 
     __device__ __forceinline__ void levels_from(const float* from, u32) { table = from; }
     template <typename Put> __device__ __forceinline__ void each(u32 at, int lane, const Put& put) {
-        Own::decode((const u8*)memory + (at - shared_address(memory)), table, lane, put);
+        Own::decode((const u8*)memory + (at - shared_address(memory)), table, lane, [](int) { return 0.0f; }, put);
     }
 };
 template <int WIDTH, bool VALUES> struct Halves<TURBO3_TCQ, WIDTH, VALUES> : Paths<3, WIDTH, VALUES> {};

@@ -20,8 +20,10 @@ template <int BITS, int WIDTH, bool VALUES> struct Path {
         return bits & (STATES - 1);
     }
 
-    // All values of a lane from a slice of a tile: put(n, lane, eight) for group n of a lane; table: a level of each state.
-    template <typename Put> static __device__ __forceinline__ void decode(const u8* slice, const float* table, int lane, const Put& put) {
+    // All values of a lane from a slice of a tile: put(n, lane, eight) for group n of a lane; table: a level of each state;
+    // more(d): to be added to dim d of keys.
+    template <typename More, typename Put>
+    static __device__ __forceinline__ void decode(const u8* slice, const float* table, int lane, const More& more, const Put& put) {
         const int g = lane / 4, t = lane % 4;
         const u32* words = (const u32*)slice;
         const u16* norms = (const u16*)(slice + CODE_BYTES);
@@ -55,7 +57,7 @@ template <int BITS, int WIDTH, bool VALUES> struct Path {
                     const int octet = COUNT / 8 * t + o;
                     float x[8];
 #pragma unroll
-                    for (int i = 0; i < 8; ++i) x[i] = table[state_of(words, r, 8 * o + i, before[r], lane)] * norm[r];
+                    for (int i = 0; i < 8; ++i) x[i] = table[state_of(words, r, 8 * o + i, before[r], lane)] * norm[r] + more(8 * octet + i);
                     put(octet / 4 * 4 + r, 4 * g + octet % 4, eight_halves(x));
                 }
         }

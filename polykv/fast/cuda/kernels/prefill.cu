@@ -16,12 +16,13 @@
 #include "prefill.cuh"
 #include "softmax.cuh"
 
-// Cells that a row does not see get no weight. first: the lane's first cell.
-__device__ __forceinline__ void mask(float (&x)[2][OCTETS][4], const Range& range, int first, int team, int lane, int window) {
+// Cells that a row does not see get no weight. first: the lane's first cell; seen_from: the lowest position that is seen.
+__device__ __forceinline__ void mask(float (&x)[2][OCTETS][4], const Range& range, int first, int team, int lane, int window,
+                                     int seen_from) {
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
         const int position = shared<int>(POSITION_AT + (32 * team + 8 * r + lane / 4) * 4) - range.start;
-        const int end = min(range.last, position + 1), begin = window > 0 ? position - window + 1 : 0;
+        const int end = min(range.last, position + 1), begin = max(window > 0 ? position - window + 1 : 0, seen_from - range.start);
 #pragma unroll
         for (int e = 0; e < 2 * OCTETS; ++e) {
             const int cell = first + 8 * (e / 2) + e % 2;
@@ -107,7 +108,7 @@ __device__ __forceinline__ void whole_totals(Softmax<2>& softmax, int thread) {
 extern "C" __global__ void __launch_bounds__(THREADS, PRE_CTAS)
 prefill(const float* q, const Item* items, const Range* ranges, const int* rows, const int* positions, const u8* k, const u8* v,
         const int* k_table, const int* v_table, long long k_block, long long v_block, long long k_head, long long v_head,
-        int shift, int heads, int group, float unit, float softcap, int window, float* out, float* lse, float* part,
+        int shift, int heads, int group, float unit, float softcap, int window, int seen_from, float* out, float* lse, float* part,
         float2* part_ml) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, team = warp / SLICES, slice = warp % SLICES;
     const Item& item = items[blockIdx.y];
@@ -142,7 +143,7 @@ prefill(const float* q, const Item* items, const Range* ranges, const int* rows,
         cap(x, units, softcap * LOG2E);
 #endif
         if (cell < range.open || cell + CELLS > range.closed)
-            mask(x, range, cell + 8 * OCTETS * slice + 2 * (lane % 4), team, lane, window);
+            mask(x, range, cell + 8 * OCTETS * slice + 2 * (lane % 4), team, lane, window, seen_from);
         largest(x, top, team, slice, lane);
         if (softmax.refit(top, units, by))
 #pragma unroll

@@ -9,9 +9,6 @@
 //
 //     scale() * factor(step, half) * (code - ZERO) [- minimum() * offset(step, half)]
 //
-// With SHIFTED = 1 shifted(step, half) is 16 (code - ZERO), which takes an instruction less than what has to be done about
-// ZERO otherwise.
-//
 // `start` only reads; `finish` lets the lanes of a quad exchange what they have read (quad.cuh). SEGMENT: bytes.
 
 #include "quad.cuh"
@@ -36,7 +33,7 @@ struct Tile;
 
 // Four blocks of 16 bytes of nibbles: step is the block, half the upper or lower nibbles.
 struct NibbleTile {
-    enum { HALVES = 0, SHIFTED = 0 };
+    enum { HALVES = 0 };
     uint4 codes;
     __device__ __forceinline__ void finish(int q) { codes = quad_finish(codes, q); }
     __device__ __forceinline__ unsigned word(int step, int half, int) const { return nibbles(word_of(codes, step), half); }
@@ -44,12 +41,7 @@ struct NibbleTile {
 
 template <>
 struct Tile<Q4_0> : NibbleTile {
-    enum { SHIFTED = 1 };
     uint2 d;
-    __device__ __forceinline__ unsigned shifted(int step, int half) const {
-        const unsigned w = word_of(codes, step);
-        return ((half ? w : w << 4) & 0xF0F0F0F0u) ^ 0x80808080u;
-    }
     __device__ __forceinline__ void start(const Fields& f, int tile, int q) {
         codes = quad_start(f.f0 + 64 * tile, q);
         d = stream8(f.f1 + 8 * tile);
@@ -60,7 +52,6 @@ struct Tile<Q4_0> : NibbleTile {
 
 template <>
 struct Tile<IQ4_NL> : Tile<Q4_0> {
-    enum { SHIFTED = 0 };
     __device__ __forceinline__ unsigned word(int step, int half, int) const { return iq4_run(word_of(codes, step), half); }
 };
 
@@ -112,7 +103,7 @@ struct Tile<Q5_1> : NibbleTile {
 
 template <>
 struct Tile<Q8_0> {
-    enum { HALVES = 0, SHIFTED = 0 };
+    enum { HALVES = 0 };
     uint4 first, second;
     uint2 d;
     __device__ __forceinline__ void start(const Fields& f, int tile, int q) {

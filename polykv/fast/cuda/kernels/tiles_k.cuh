@@ -6,7 +6,7 @@
 
 // 32 bytes are step 2 c in their lower nibbles, step 2 c + 1 in their upper ones.
 struct SubTile32 {
-    enum { HALVES = 0, SHIFTED = 0 };
+    enum { HALVES = 0 };
     uint4 codes, head;
     int first;  // sub-block of step 0
     __device__ __forceinline__ void finish(int q) { codes = quad_finish(codes, q); }
@@ -81,7 +81,7 @@ __device__ __forceinline__ unsigned byte_of(uint2 v, int i) {
 
 template <>
 struct Tile<Q2_K> {
-    enum { HALVES = 1, SHIFTED = 0 };
+    enum { HALVES = 1 };
     TwoBits codes;
     uint2 scales;
     unsigned dm;
@@ -100,7 +100,7 @@ struct Tile<Q2_K> {
 
 template <>
 struct Tile<Q3_K> {
-    enum { HALVES = 1, SHIFTED = 0 };
+    enum { HALVES = 1 };
     TwoBits codes;
     unsigned third[2], s0, s1, s2;
     unsigned short d;
@@ -132,7 +132,7 @@ struct Tile<Q3_K> {
 
 template <>
 struct Tile<Q6_K> {
-    enum { HALVES = 1, SHIFTED = 0 };
+    enum { HALVES = 1 };
     uint4 low;
     TwoBits high;
     uint2 scales;
