@@ -1,9 +1,9 @@
 """Steps of few rows as CUDA graphs: captured once, started by one call in every later step.
 
 A graph reads lengths, cells and block tables from arrays of the device, which every step fills anew, so nothing in it
-is ever out of date; what it was captured with is its key: how many rows, room of the tables. All go when K or V lie
-elsewhere, or the memory that they share. The first step with a key runs kernel by kernel, which compiles what was not;
-the second one is captured.
+is ever out of date; what it was captured with is its key: how many rows, room of the tables. All go when K or V, or
+exact cells of them, lie elsewhere, or the memory that they share. The first step with a key runs kernel by kernel,
+which compiles what was not; the second one is captured.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class Graphs:
     def __init__(self, layers: Sequence[Ready], shapes: Sequence[Shape]) -> None:
         self.layers, self.shapes = layers, shapes
         self.counters: Counter[str] = Counter()
-        self._arenas = [a for layer in layers for a in (layer.kv.k, layer.kv.v)]
+        every = [kv for layer in layers for kv in (layer.kv, layer.kv.exact) if kv is not None]
+        self._arenas = [a for kv in every for a in (kv.k, kv.v)]
         self._data: list[Any] = [_gone] * len(self._arenas)
         self._kept: OrderedDict[Any, Captured] = OrderedDict()
         self._room, self._moved = Workspace(MOST), 0
@@ -93,7 +94,7 @@ class Graphs:
         h.data.copy_from_device_async(found.h.data, h.nbytes, stream)
 
     def _forget_moved(self) -> None:
-        """Forget all graphs when K or V of a layer lie elsewhere: arrays are replaced when a pool grows."""
+        """Forget all graphs when cells of a layer lie elsewhere: arrays are replaced when a pool grows."""
         for i, arena in enumerate(self._arenas):
             data = arena.fields["data"]
             if data is not self._data[i]():
