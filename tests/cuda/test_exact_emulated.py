@@ -103,18 +103,3 @@ def test_few_rows(machine: None, shape: Shape, tier: str, span: tuple[int, int])
     error = (asnumpy(got) - want).astype(np.float64)
     allowed = 3e-3 if tier == "f16/f16" else 2e-2
     assert np.sqrt((error**2).mean() / ((want - h0).astype(np.float64) ** 2).mean()) <= allowed
-
-
-def test_graphs_of_exact_cells_that_lie_elsewhere_are_forgotten(machine: None) -> None:
-    """They grow by themselves, while the codes stay where they are."""
-    segments, slots, n_coded, n_exact = plan(seeded("grown"), 130, 1, UNIT)
-    step = [angles_of(segments.positions, SMALL)], [segments], [slots]
-    stack = stack_of(DeviceOps(), SMALL, "turbo3+c/turbo3", n_coded, n_exact)
-    h, exact = asarray(normal(seeded("h"), 1, SMALL.embd)), stack.layers[0].kv.exact
-    assert exact is not None
-    cuda.layers(h, stack, *step, activations=Activations.Q8)
-    for grown in ([exact.k], [exact.v]):
-        cuda.kv_grow(grown, grown[0].n_blocks + 1)
-        # Kernel by kernel again, where a second step is captured.
-        cuda.layers(h, stack, *step, activations=Activations.Q8)
-    assert prepared(stack).graphs.counters == {"eager": 3}

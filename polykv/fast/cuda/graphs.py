@@ -49,8 +49,8 @@ class Graphs:
     def __init__(self, layers: Sequence[Ready], shapes: Sequence[Shape]) -> None:
         self.layers, self.shapes = layers, shapes
         self.counters: Counter[str] = Counter()
-        every = [kv for layer in layers for kv in (layer.kv, layer.kv.exact) if kv is not None]
-        self._arenas = [a for kv in every for a in (kv.k, kv.v)]
+        kvs = [kv for layer in layers for kv in (layer.kv, layer.kv.exact) if kv is not None]
+        self._arenas = [a for kv in kvs for a in (kv.k, kv.v)]
         self._data: list[Any] = [_gone] * len(self._arenas)
         self._kept: OrderedDict[Any, Captured] = OrderedDict()
         self._room, self._moved = Workspace(MOST), 0
@@ -94,7 +94,7 @@ class Graphs:
         h.data.copy_from_device_async(found.h.data, h.nbytes, stream)
 
     def _forget_moved(self) -> None:
-        """Forget all graphs when cells of a layer lie elsewhere: arrays are replaced when a pool grows."""
+        """Forget all graphs when K or V of a layer lie elsewhere: arrays are replaced when a pool grows."""
         for i, arena in enumerate(self._arenas):
             data = arena.fields["data"]
             if data is not self._data[i]():
