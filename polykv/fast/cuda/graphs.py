@@ -1,9 +1,9 @@
 """Steps of few rows as CUDA graphs: captured once, started by one call in every later step.
 
 A graph reads lengths, cells and block tables from arrays of the device, which every step fills anew, so nothing in it
-is ever out of date; what it was captured with is its key: how many rows, room of the tables. All go when K or V lie
-elsewhere, or the memory that they share. The first step with a key runs kernel by kernel, which compiles what was not;
-the second one is captured.
+is ever out of date; what it was captured with is its key: how many rows, room of the tables. All go when K or V, or
+exact cells of them, lie elsewhere, or the memory that they share. The first step with a key runs kernel by kernel,
+which compiles what was not; the second one is captured.
 """
 
 from __future__ import annotations
