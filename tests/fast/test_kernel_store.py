@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from numba.core.event import Listener, install_listener
 
-from polykv.fast.cpu import _store
+from polykv.fast import kernel_store
 from polykv.fast.cpu._jit import kernel
-from polykv.fast.cpu._store import KernelCacheWarning, prune, read, usage, write
+from polykv.fast.kernel_store import KernelCacheWarning, prune, read, usage, write
 
 KERNELS = """
 import numpy as np
@@ -40,9 +40,9 @@ with warnings.catch_warnings(record=True) as told:
     import tiny
     result = tiny.ramp(5).tolist()
 misses = sum(tiny.ramp.stats.cache_misses.values())
-from polykv.fast.cpu import _store
-damaged = [str(w.message) for w in told if w.category is _store.KernelCacheWarning]
-print(json.dumps([result, misses, damaged + _store.unsaved]))
+from polykv.fast import kernel_store
+damaged = [str(w.message) for w in told if w.category is kernel_store.KernelCacheWarning]
+print(json.dumps([result, misses, damaged + kernel_store.unsaved]))
 """
 DAY = 86400
 
@@ -135,8 +135,8 @@ def test_any_damage_is_noticed(tmp_path: Path, damage: bytes) -> None:
 
 
 def test_no_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_store.platformdirs, "user_cache_dir", lambda name: f"~/.cache/{name}")
-    assert _store.cache_dir.__wrapped__() is None
+    monkeypatch.setattr(kernel_store.platformdirs, "user_cache_dir", lambda name: f"~/.cache/{name}")
+    assert kernel_store.cache_dir.__wrapped__() is None
 
 
 def make(root: Path, name: str, days: float) -> Path:
