@@ -90,7 +90,8 @@ def _cpu() -> Iterator[Check]:
     yield from _backend("ref", "slow, for reading and checking")
     yield from _backend("cpu", "the one to use")
     try:
-        from polykv.fast.cpu import _store, simd_core, team
+        from polykv.fast import kernel_store
+        from polykv.fast.cpu import simd_core, team
     except (ImportError, PolyKVError) as e:
         yield Check("kernels", State.BAD, f"cannot be imported: {e}")
         return
@@ -98,7 +99,7 @@ def _cpu() -> Iterator[Check]:
     text = {0: "portable code only: several times slower than with AVX2", 1: "AVX2 with FMA", 2: "AVX2 with VNNI"}
     yield Check("simd", State.OK if level else State.NOTE, text[int(level)])
     yield Check("threads", State.OK, f"{team.threads()} workers, polykv's own; numba's threading layer is not used")
-    yield _kernel_cache(_store)
+    yield _kernel_cache(kernel_store)
 
 
 def _backend(name: str, about: str) -> Iterator[Check]:
@@ -137,9 +138,9 @@ def _limits(name: str) -> Check:
 
 def kernels_are_kept() -> bool:
     """Whether compiled kernels can be written to the user's cache."""
-    from polykv.fast.cpu import _store
+    from polykv.fast import kernel_store
 
-    path = _store.cache_dir()
+    path = kernel_store.cache_dir()
     return path is not None and os.access(path, os.W_OK)
 
 

@@ -175,7 +175,7 @@ class Engine:
         batch = self._schedule.batch()
         if not batch:
             return False
-        began = time.perf_counter()
+        began, compiling = time.perf_counter(), self._compile_seconds()
         wants = [Logits.LAST if self._completes(r, ids) and r.max_tokens != 0 else Logits.NONE for r, ids in batch]
         ready = [r for (r, _), w in zip(batch, wants, strict=True) if w is Logits.LAST]
         # Greedy tokens do not need all logits.
@@ -198,12 +198,16 @@ class Engine:
         if read:
             # No token waits for a device that has still to do what it was told.
             self._ops.wait()
-        self._account(batch, time.perf_counter() - began)
+        # Compiling is no work of a step; the report has it apart.
+        self._account(batch, time.perf_counter() - began - (self._compile_seconds() - compiling))
         for request, token in zip(ready, tokens, strict=True):
             self._accept(request, token)
         for r in read:
             self._schedule.end(r, Finish.LENGTH)
         return True
+
+    def _compile_seconds(self) -> float:
+        return self._ops.compiled().get("seconds", 0.0)
 
     def _room(self, n: int) -> F32 | None:
         """Where n rows of logits go: the same memory in every step of few rows. New memory comes in pages that the

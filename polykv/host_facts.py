@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy.typing as npt
@@ -37,6 +38,35 @@ def wait() -> None:
     """Nothing: operations return when they are done."""
 
 
+def memory() -> tuple[int, int] | None:
+    """None: arrays are in the host's memory."""
+    return None
+
+
+def footprint(*_: Any, **__: Any) -> dict[str, int]:
+    """Nothing: there is no device."""
+    return {}
+
+
+def settle(*_: Any) -> None:
+    """Nothing: weights are read where the file is mapped."""
+
+
+def held(*_: Any) -> dict[str, int]:
+    """Nothing: there is no device."""
+    return {}
+
+
 def runs_ahead() -> bool:
     """No: operations return when they are done."""
     return False
+
+
+def compiled() -> dict[str, float]:
+    """Nothing: `ref` has nothing to compile, and of `cpu` numba tells those who listen (`compiling`)."""
+    return {}
+
+
+def compiling(begins: Callable[[], None], ends: Callable[[], None]) -> AbstractContextManager[None]:
+    """Nothing is compiled."""
+    return nullcontext()

@@ -25,8 +25,9 @@ from polykv.cache.codecs.trellis import with_codebooks
 from polykv.cache.plan import MemoryPlan, plan_memory
 from polykv.cache.pool import KVPool
 from polykv.cache.sequence import Sequence
-from polykv.cache.support import cache_config
+from polykv.cache.support import cache_config, whole_cells
 from polykv.catalogue import resolve
+from polykv.device_plan import DevicePlan, Session, reserve, settled
 from polykv.engine import Engine
 from polykv.engine_options import Options, make_request
 from polykv.engine_request import Generation, Request
@@ -38,7 +39,7 @@ from polykv.model.loader import Model, load_model
 from polykv.model.runner import Logits, Runner
 from polykv.model.screen import screened
 from polykv.model.support import check_model
-from polykv.notes import EMPTY_DOCUMENT, NO_TEMPLATE, session_notes, shorter_context
+from polykv.notes import EMPTY_DOCUMENT, NO_TEMPLATE, fewer_sequences, session_notes, shorter_context
 from polykv.prompt import Message, Prompts
 from polykv.report import Report, make_report
 from polykv.shared_pool import SharedKVPool
@@ -104,18 +105,24 @@ def load(
     check_model(ops, loaded, cache_config(ops, asked))
     tiers, checks = protect_keys(ops, loaded, asked, free, ops.preferred_block())
     stored = cache_config(ops, tiers)
-    cells = SEQUENCES_OF_FULL_LENGTH * context if cache_tokens is None else cache_tokens
+    mode, unscreened = choose_activations(backend, activations), "switched off"
+    most = SEQUENCES_OF_FULL_LENGTH if cache_tokens is None else max(1, -(-cache_tokens // context))
+    wanted = Session(ops, loaded, tiers, context, most, chunk=chunk, activations=mode)
+    session, planned = settled(wanted, fewer=cache_tokens is None)
+    cells = whole_cells(ops, context, session.agents) if cache_tokens is None else cache_tokens
     cache = KVPool(ops, loaded.config, stored, fingerprint=loaded.fingerprint, max_tokens=cells)
     cache.equalize(_calibration(calibration, calibration_v))
+    reserve(cache, session, planned)
     tokenizer = Tokenizer.from_gguf(loaded.gguf.metadata)
-    mode, unscreened = choose_activations(backend, activations), "switched off"
     if screen:
         loaded, unscreened = screened(ops, loaded, stored, tokenizer.encode, mode)
     runner = Runner(ops, loaded, cache, mode)
     template = ChatTemplate.from_gguf(loaded.gguf.metadata, tokenizer)
     engine = Engine(ops, runner, tokenizer, context=context, chunk=chunk)
     name = tiers_text(tiers) if kv.strip().startswith(AUTO) else kv
-    llm = LLM(loaded, ops, engine, Prompts(tokenizer, template), name, checks, unscreened)
+    llm = LLM(loaded, ops, engine, Prompts(tokenizer, template), name, checks, unscreened, planned)
+    if session.agents < most:
+        llm.note(fewer_sequences(session.agents, most))
     if ctx is None and context < limit:
         llm.note(shorter_context(context, limit))
     return llm
@@ -164,9 +171,11 @@ class LLM:
         kv: str,
         key_checks: tuple[KeyCheck, ...] = (),
         unscreened: str = "",
+        device_plan: DevicePlan | None = None,
     ) -> None:
         # key_checks: of the layers whose keys have a bias. unscreened: why greedy tokens take all logits, or "".
-        self.key_checks, self.unscreened = key_checks, unscreened
+        # device_plan: the memory of a device; None where there is none.
+        self.key_checks, self.unscreened, self.device_plan = key_checks, unscreened, device_plan
         self.model, self.ops, self.engine, self.prompts, self.kv = model, ops, engine, prompts, kv
         self.config, self.tokenizer, self.context = model.config, prompts.tokenizer, engine.context
         self._said: list[str] = []

@@ -22,6 +22,10 @@ NO_TEMPLATE = (
 EMPTY_DOCUMENT = "the document of a pool is empty: its agents share only what stands before every question"
 
 
+# Query heads of a K/V head that the attention of many rows takes on a GPU (polykv/fast/cuda/attend.py).
+MOST_HEADS = 32
+
+
 def session_notes(llm: LLM) -> Iterator[str]:
     """Notes that follow from what the session is; `LLM.notes` adds those of what it has done."""
     yield from llm.model.notes
@@ -30,13 +34,41 @@ def session_notes(llm: LLM) -> Iterator[str]:
     yield from _padding(llm)
     yield from (str(check) for check in llm.key_checks if check.lost)
     yield from _clamped(llm)
+    yield from _device(llm)
     if llm.ops.name == "cpu":
         yield from _cpu()
+    if llm.ops.name in ("cpu", "cuda"):
+        yield from _kernels()
 
 
 def shorter_context(context: int, limit: int) -> str:
     """Note of a context that was not asked for."""
     return f"the context is {context:,} tokens, of {limit:,} that the model could have: --ctx (ctx=) sets another"
+
+
+def fewer_sequences(n: int, asked: int) -> str:
+    """Note of a cache that is smaller than usual."""
+    return f"the GPU has room for {n} sequences of full length, of the usual {asked}: a shorter --ctx has more of them"
+
+
+def _device(llm: LLM) -> Iterator[str]:
+    """What took more memory of a device than was planned."""
+    plan = llm.device_plan
+    if plan is None:
+        return
+    grown = llm.cache.counters["grown"]
+    if grown:
+        yield f"K/V grew {grown:,} times beyond what was planned, which copies it: more cells are `cache_tokens`"
+    wide = sum(layer.n_heads > MOST_HEADS * layer.n_kv for layer in llm.config.layers)
+    if wide:
+        yield (
+            f"{wide} layers have more than {MOST_HEADS} query heads to a K/V head: prompts are read there as few rows "
+            "are, K and V again for every eight queries"
+        )
+    steps = llm.ops.held(llm.model.weights, llm.engine.runner.transformer.stack)["steps"]
+    if steps > plan.parts["steps"]:
+        more = steps - plan.parts["steps"]
+        yield f"steps took {more / 1e6:,.0f} MB of the GPU more than was planned ({plan.parts['steps'] / 1e6:,.0f} MB)"
 
 
 def _activations(llm: LLM) -> Iterator[str]:
@@ -85,11 +117,15 @@ def _stored(arena: KVArena) -> int:
 
 
 def _cpu() -> Iterator[str]:
-    from polykv.fast.cpu._store import cache_note
     from polykv.fast.cpu.simd_core import Level, level
 
     if level() is Level.PORTABLE:
         yield "this processor has no AVX2 with FMA: portable kernels run, several times slower"
+
+
+def _kernels() -> Iterator[str]:
+    from polykv.fast.kernel_store import cache_note
+
     note = cache_note()
     if note is not None:
         yield note

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import numpy.typing as npt
 
-from polykv.types import Codec, MatrixType
+from polykv.types import Activations, Codec, MatrixType, ModelWeights, Stack
 
 
 class Memory(Protocol):
-    """Where the arrays of a backend are."""
+    """Where the arrays of a backend are, and how much of that there is."""
 
     def fetch(self, x: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """A result as a NumPy array: itself where it is one."""
@@ -23,6 +24,46 @@ class Memory(Protocol):
 
     def wait(self) -> None:
         """Until all that was begun is done; for those who measure time."""
+        ...
+
+    def memory(self) -> tuple[int, int] | None:
+        """Bytes that are free, and all, of a device that has memory of its own; None: arrays are in the host's, whose
+        pages come when they are needed."""
+        ...
+
+    def footprint(
+        self,
+        weights: ModelWeights,
+        pairs: Sequence[tuple[Codec, Codec]],
+        *,
+        rows: int,
+        logits: int,
+        cells: int,
+        activations: Activations,
+    ) -> dict[str, int]:
+        """Bytes that a session takes of the device beside K/V, by what they are for ("weights", "steps", "programs").
+
+        pairs: types of K and V of every layer. rows: most rows of a step; logits: most of them that get logits at once;
+        cells: most cells that a step reads.
+        """
+        ...
+
+    def settle(self, weights: ModelWeights, steps: int) -> None:
+        """Take all weights to the device, and memory of so many bytes for steps. Raises CapacityError."""
+        ...
+
+    def held(self, weights: ModelWeights, stack: Stack) -> dict[str, int]:
+        """Bytes of the device that are taken now, summed over arrays: "weights", "graphs" (of the stack's steps),
+        "steps"; and "driver", all that the driver says is taken, by others too."""
+        ...
+
+    def compiled(self) -> dict[str, float]:
+        """What compiling took in this process: kernels "compiled", "seconds" of that, and kernels "from_disk"; empty
+        where the backend does not count."""
+        ...
+
+    def compiling(self, begins: Callable[[], None], ends: Callable[[], None]) -> AbstractContextManager[Any]:
+        """In it the two are called whenever the compilation of a kernel begins and ends; they may nest."""
         ...
 
     def runs_ahead(self) -> bool:

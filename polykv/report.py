@@ -56,7 +56,9 @@ def make_report(llm: LLM) -> Report:
             "kv_planned": plan.nbytes,
             "kv_allocated": cache.nbytes,
             "kv_used": cache.used_nbytes,
+            "device": _device(llm),
         },
+        "kernels": llm.ops.compiled(),
         "timing": {
             "prefill_tok_s": c.prefill_rows / c.prefill_s if c.prefill_s else 0.0,
             "decode_tok_s": c.decode_rows / c.decode_s if c.decode_s else 0.0,
@@ -70,6 +72,16 @@ def make_report(llm: LLM) -> Report:
             "blocks": [dict(m.counters) for m in cache.managers],
         },
     }
+
+
+def _device(llm: LLM) -> dict[str, int] | None:
+    """Bytes of the device, planned and taken, and how often K/V grew beyond what was planned; None without one."""
+    if llm.device_plan is None:
+        return None
+    held = llm.ops.held(llm.model.weights, llm.engine.runner.transformer.stack)
+    planned, free, total = llm.device_plan.nbytes, llm.device_plan.free, llm.device_plan.total
+    taken = {"kv": llm.cache.nbytes, "kv_grown": llm.cache.counters["grown"], **held}
+    return {"planned": planned, "before": total - free, "total": total, **taken}
 
 
 def tables(llm: LLM) -> dict[str, str]:
@@ -117,6 +129,8 @@ def _summary(report: Report) -> RenderableType:
         ("K/V planned for one full context", megabytes(report["bytes"]["kv_planned"])),
         ("K/V allocated", megabytes(report["bytes"]["kv_allocated"])),
         ("K/V in use", megabytes(report["bytes"]["kv_used"])),
+        *_gpu(report["bytes"]["device"]),
+        *_compiled(report["kernels"]),
         ("prompt tokens, of which from the cache", f"{report['prompt_n']:,}, {report['cache_n']:,}"),
         ("prefill", f"{report['timing']['prefill_tok_s']:,.1f} tokens/s"),
         ("decode, all sequences together", f"{report['timing']['decode_tok_s']:,.1f} tokens/s"),
@@ -126,6 +140,26 @@ def _summary(report: Report) -> RenderableType:
     for note in report["model"]["notes"]:
         table.add_row("note", note)
     return table
+
+
+def _compiled(kernels: dict[str, float]) -> list[tuple[str, str]]:
+    """A row about what compiling took, where that is counted."""
+    if not kernels:
+        return []
+    took = f"{kernels['compiled']:,.0f} compiled in {kernels['seconds']:.1f} s, {kernels['from_disk']:,.0f} from disk"
+    return [("kernels of this process", took)]
+
+
+def _gpu(device: dict[str, int] | None) -> list[tuple[str, str]]:
+    """Rows about the memory of a device."""
+    if device is None:
+        return []
+    parts = ", ".join(f"{name} {megabytes(device[name])}" for name in ("weights", "kv", "steps", "graphs"))
+    taken = device["driver"] - device["before"]
+    return [
+        ("GPU memory, planned", f"{megabytes(device['planned'])} beside {megabytes(device['before'])} taken before"),
+        ("GPU memory, taken as the driver says", f"{megabytes(taken)}: {parts}, programs"),
+    ]
 
 
 def _greedy(report: Report) -> str:

@@ -302,6 +302,16 @@ class HeadWeights:
 
 
 @dataclass(frozen=True, eq=False)
+class ModelWeights:
+    """All weights of a model; attention, mlp: of its layers. The head may share the matrix of the embedding."""
+
+    embedding: QuantTensor
+    attention: tuple[AttentionWeights, ...]
+    mlp: tuple[MlpWeights, ...]
+    head: HeadWeights
+
+
+@dataclass(frozen=True, eq=False)
 class Greedy:
     """Most likely tokens of R rows.
 

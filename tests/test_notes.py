@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from types import SimpleNamespace
+
 import pytest
 from tiny_llm import tiny_llm
 from tiny_models import tiny_path
 
 import polykv
+from polykv import notes as of_session
 from polykv.errors import PolyKVError
-from polykv.fast.cpu import _store, simd_core
+from polykv.fast import kernel_store
+from polykv.fast.cpu import simd_core
 
 
 def notes(**options) -> str:
@@ -65,11 +70,11 @@ def test_padding_of_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_kernels_that_cannot_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_store, "cache_dir", lambda: None)
+    monkeypatch.setattr(kernel_store, "cache_dir", lambda: None)
     assert "compiled anew in every process" in notes()
     assert notes(backend="ref") == ""
     monkeypatch.undo()
-    monkeypatch.setattr(_store, "unsaved", ["kernel: No space left on device"])
+    monkeypatch.setattr(kernel_store, "unsaved", ["kernel: No space left on device"])
     assert "No space left" in notes()
 
 
@@ -112,3 +117,21 @@ def test_arguments_of_the_wrong_type(use) -> None:
         use(llm)
     llm.engine.sweep()
     assert not llm.engine.busy
+
+
+def test_what_a_gpu_did_differently() -> None:
+    """More memory than was planned, and heads that one kernel does not take."""
+    layers = [SimpleNamespace(n_heads=71, n_kv=1), SimpleNamespace(n_heads=32, n_kv=1)]
+    llm = SimpleNamespace(
+        device_plan=SimpleNamespace(parts={"steps": 1_000_000}),
+        cache=SimpleNamespace(counters=Counter(grown=2)),
+        config=SimpleNamespace(layers=layers),
+        ops=SimpleNamespace(held=lambda weights, stack: {"steps": 3_000_000}),
+        model=SimpleNamespace(weights=None),
+        engine=SimpleNamespace(runner=SimpleNamespace(transformer=SimpleNamespace(stack=None))),
+    )
+    grown, wide, steps = of_session._device(llm)  # type: ignore[arg-type]
+    assert grown.startswith("K/V grew 2 times") and wide.startswith("1 layers have more than 32 query heads")
+    assert steps == "steps took 2 MB of the GPU more than was planned (1 MB)"
+    llm.device_plan = None
+    assert list(of_session._device(llm)) == []  # type: ignore[arg-type]

@@ -43,9 +43,10 @@ ALLOWED: dict[str, set[str]] = {
     "fast": {"types", "errors", "hadamard", "results", "host_facts"},
     "ops_facts": {"types"},
     "ops": {"types", "errors", "ops_facts"},
+    "sampling": {"types", "errors", "ops"},
     "cache": BASE | {"ops"},
     "text": BASE,
-    "model": BASE | {"ops", "cache", "page_cache"},
+    "model": BASE | {"ops", "cache", "page_cache", "sampling"},
 }
 # `doctor` describes the installed backends; `llm` sets the number of threads of the one it loads; `notes` says where it
 # falls back. `codebook` makes tables with the search of both, which no model asks for.

@@ -9,4 +9,5 @@ segments.py    what the rows of a step read, common blocks once for all sequence
 identity.py    what K/V belongs to: model, tier, table, rope
 plan.py        what a cache will cost
 persist.py     saved pools, on top of container.py (checksummed safetensors)
+regroup.py     blocks of a saved file as blocks of another size
 """

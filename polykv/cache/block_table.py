@@ -13,15 +13,20 @@ from polykv.types import I32
 
 
 class BlockTable:
-    """Growable int32 array of block ids; entries from `lead` to `first` were dropped and are -1."""
+    """Growable int32 array of block ids; entries from `lead` to `first` were dropped and are -1.
 
-    __slots__ = ("_ids", "first", "lead", "n")
+    since: position before which blocks may lack cells, which came from a file with smaller blocks (regroup.py): they
+    are not read by what goes on, but must not be gone back to, or found.
+    """
 
-    def __init__(self, ids: I32 | None = None, first: int = 0, lead: int = 0) -> None:
+    __slots__ = ("_ids", "first", "lead", "n", "since")
+
+    def __init__(self, ids: I32 | None = None, first: int = 0, lead: int = 0, since: int = 0) -> None:
         self._ids: I32 = np.full(8, -1, np.int32) if ids is None else ids
         self.n = 0 if ids is None else len(ids)
         self.first = first
         self.lead = lead
+        self.since = since
 
     @property
     def ids(self) -> I32:
@@ -43,7 +48,7 @@ class BlockTable:
 
     def copy(self) -> BlockTable:
         """A table of the same blocks; the references are the caller's affair."""
-        return BlockTable(self.ids.copy(), self.first, self.lead)
+        return BlockTable(self.ids.copy(), self.first, self.lead, self.since)
 
     def cut(self, n: int, manager: BlockManager) -> None:
         """Shorten the table to n blocks and give the others back."""
@@ -52,6 +57,7 @@ class BlockTable:
             if b >= 0:
                 manager.release(b)
         self.n = min(self.n, n)
+        self.since = self.since if self.n else 0
         self.first = min(self.first, n)
 
     def drop(self, first: int, manager: BlockManager) -> None:

@@ -15,7 +15,7 @@ import math
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -253,11 +253,10 @@ class Container:
         s = self.sections[name]
         return np.frombuffer(self._read(s.begin, s.nbytes), _DTYPES[s.dtype]).reshape(s.shape)
 
-    def rows(self, name: str, n: int) -> Iterator[npt.NDArray[Any]]:
-        """A section in parts of n rows of its first axis."""
+    def chosen(self, name: str, rows: npt.NDArray[np.integer[Any]]) -> npt.NDArray[Any]:
+        """Rows of the first axis of a section, by ascending numbers."""
         s = self.sections[name]
         row = s.nbytes // s.shape[0] if s.shape[0] else 0
-        for i in range(0, s.shape[0], n):
-            m = min(n, s.shape[0] - i)
-            data = self._read(s.begin + i * row, m * row)
-            yield np.frombuffer(data, _DTYPES[s.dtype]).reshape(m, *s.shape[1:])
+        runs = np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1) if len(rows) else []
+        data = b"".join(self._read(s.begin + int(r[0]) * row, len(r) * row) for r in runs)
+        return np.frombuffer(data, _DTYPES[s.dtype]).reshape(len(rows), *s.shape[1:])

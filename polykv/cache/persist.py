@@ -6,14 +6,15 @@ packed layout (docs/FORMATS.md); `layer.I.exact.k`, `layer.I.exact.v` of layers 
 several sequences share is stored once; tables number the stored blocks of their group from 0, -1 is a block that is not
 read any more.
 
-Loading checks everything, checksums included, before the pool is touched.
+Loading checks everything, checksums included, before the pool is touched. Blocks of another size, of another backend,
+are cut or put together on the way (`regroup`).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,11 +22,13 @@ import numpy.typing as npt
 
 from polykv.cache.block_table import BlockTable
 from polykv.cache.container import Container, Section, write_file
+from polykv.cache.group import CacheGroup, make_groups
 from polykv.cache.identity import Identity
 from polykv.cache.pool import KVPool, exact_of
+from polykv.cache.regroup import Regrouped, fits, regroup
 from polykv.cache.sequence import Sequence
-from polykv.errors import ConfigError
-from polykv.types import I32, U8, KVArena
+from polykv.errors import ConfigError, MismatchError
+from polykv.types import I32, U8, UNIT, KVArena
 
 FORMAT = "polykv-pool"
 # Blocks that are packed or unpacked at a time: bounds the memory of a save or load.
@@ -50,7 +53,9 @@ def save_sequences(path: str | Path, sequences: list[Sequence], *, extra: dict[s
     }
     small |= {f"table.{g}": t for g, t in enumerate(tables)}
     sections = [Section(name, "I32", a.shape) for name, a in small.items()]
-    sections += [Section(name, "U8", shape) for name, shape in _layer_shapes(pool, [len(b) for b in blocks])]
+    sections += [
+        Section(name, "U8", shape) for name, shape in _layer_shapes(pool, pool.groups, [len(b) for b in blocks])
+    ]
 
     def data(name: str) -> Iterable[npt.NDArray[np.generic]]:
         if name in small:
@@ -92,12 +97,15 @@ def _packed(pool: KVPool, arena: KVArena, blocks: I32, valid: I32) -> Iterator[U
         yield data
 
 
-def _layer_shapes(pool: KVPool, n_blocks: list[int]) -> Iterator[tuple[str, tuple[int, ...]]]:
+def _layer_shapes(
+    pool: KVPool, groups: tuple[CacheGroup, ...], n_blocks: list[int]
+) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Names and shapes of the sections of K and V, for so many blocks of each group."""
     for i in range(len(pool.model.layers)):
         sides = ("k", "v") if pool.layer(i).exact is None else ("k", "v", "exact.k", "exact.v")
         for name in (f"layer.{i}.{side}" for side in sides):
             a, g = _arena(pool, name)
-            rows = a.codec.packed_rows(a.head_dim, a.block_size)
+            rows = a.codec.packed_rows(a.head_dim, groups[g].size)
             yield name, (n_blocks[g], rows, a.n_kv, a.codec.packed_bytes(a.head_dim))
 
 
@@ -133,36 +141,49 @@ def read_info(path: str | Path) -> PoolFile:
 
 
 def load_sequences(path: str | Path, pool: KVPool) -> list[Sequence]:
-    """The saved sequences, in order, in blocks of `pool`; their prefixes can be reused as if computed here.
+    """The saved sequences, in order, in blocks of `pool`; their prefixes can be reused as if computed here. Sequences
+    with a window that come from smaller blocks cannot be cut back to where the window would reach further back.
 
     Raises MismatchError naming the field when the file belongs to another model or cache, FormatError when it is
     malformed or damaged, CapacityError when there is no room. In all these cases the pool is as it was.
     """
     with Container(Path(path)) as file:
-        pool.identity.check(_identity(file), (_model_name(file), pool.model.name))
-        saved = _Saved(file, pool)
+        saved = _Saved(file, pool, _groups(file, pool))
         file.verify()
         with pool.lock:
             return _place(file, saved, pool)
+
+
+def _groups(file: Container, pool: KVPool) -> tuple[CacheGroup, ...]:
+    """Cache groups as the file has them: those of the pool, but for the size of blocks. Raises MismatchError."""
+    theirs, names = _identity(file), (_model_name(file), pool.model.name)
+    size, ours = theirs.block_size, pool.block_size
+    staged = any(t.staged for t in pool.tiers)
+    if size % 8 or not fits(size, ours) or (staged and not fits(size, UNIT)):
+        raise MismatchError("block size", size, ours, names)
+    pool.identity.check(replace(theirs, block_size=ours), names)
+    return make_groups(pool.model, pool.tiers, size)
 
 
 def _place(file: Container, saved: _Saved, pool: KVPool) -> list[Sequence]:
     """The checked file in blocks of the pool."""
     if pool.torn:
         pool.mend()
-    for g, n in enumerate(saved.n_blocks):
+    made = saved.regrouped()
+    n_blocks = [len(m.pieces) for m in made]
+    for g, n in enumerate(n_blocks):
         pool.require(g, n)
     taken: list[list[int]] = [[] for _ in pool.groups]
     try:
-        for g, n in enumerate(saved.n_blocks):
+        for g, n in enumerate(n_blocks):
             pool.make_room(g, n)
             taken[g] += [pool.managers[g].alloc() for _ in range(n)]
-        for name, _ in _layer_shapes(pool, saved.n_blocks):
+        for name, _ in _layer_shapes(pool, pool.groups, n_blocks):
             arena, g = _arena(pool, name)
             blocks = np.array(taken[g], np.int32)
-            for i, part in enumerate(file.rows(name, _SLAB)):
-                pool.ops.kv_unpack(arena, blocks[i * _SLAB : i * _SLAB + len(part)], part)
-        return saved.sequences(taken)
+            for i in range(0, len(blocks), _SLAB):
+                pool.ops.kv_unpack(arena, blocks[i : i + _SLAB], made[g].read(file, name, i, _SLAB))
+        return saved.sequences(made, taken)
     except BaseException:
         # What was taken is in no table: counting anew gives it back, wherever this broke off.
         pool.mend()
@@ -182,9 +203,9 @@ def _model_name(file: Container) -> str:
 class _Saved:
     """The small sections of a file, checked against the pool: sizes, ids, tables, and sharing that makes sense."""
 
-    def __init__(self, file: Container, pool: KVPool) -> None:
-        self._file, self._pool = file, pool
-        names = ["lengths", "tokens", *(f"table.{g}" for g in range(len(pool.groups)))]
+    def __init__(self, file: Container, pool: KVPool, groups: tuple[CacheGroup, ...]) -> None:
+        self._file, self._pool, self._groups = file, pool, groups
+        names = ["lengths", "tokens", *(f"table.{g}" for g in range(len(groups)))]
         for name in names:
             s = file.sections.get(name)
             if s is None or s.dtype != "I32" or len(s.shape) != 1:
@@ -198,21 +219,21 @@ class _Saved:
         if len(tokens) and not (tokens.min() >= 0 and tokens.max() < pool.model.vocab):
             raise file.error("tokens", f"has ids outside the vocabulary of {pool.model.vocab}")
         self.tokens: list[I32] = np.split(tokens, np.cumsum(lengths)[:-1])
-        self.tables = [self._split_table(g) for g in range(len(pool.groups))]
+        self.tables = [self._split_table(g) for g in range(len(groups))]
         self.n_blocks = [1 + max((int(t.max()) for t in ts if len(t)), default=-1) for ts in self.tables]
-        shapes = dict(_layer_shapes(pool, self.n_blocks))
+        shapes = dict(_layer_shapes(pool, groups, self.n_blocks))
         for name, shape in shapes.items():
             s = file.sections.get(name)
             if s is None or s.dtype != "U8" or s.shape != shape:
                 raise file.error(name, f"must be bytes of shape {shape}" + (f", has {s.shape}" if s else ""))
         if set(file.sections) != {*names, *shapes}:
             raise file.error("header", "has sections that do not belong to a pool")
-        for g in range(len(pool.groups)):
+        for g in range(len(groups)):
             self._check_sharing(g)
 
     def _split_table(self, g: int) -> list[I32]:
         table: I32 = self._file.array(f"table.{g}")
-        sizes = [self._pool.groups[g].n_blocks(len(ids)) for ids in self.tokens]
+        sizes = [self._groups[g].n_blocks(len(ids)) for ids in self.tokens]
         if sum(sizes) != len(table):
             raise self._file.error(f"table.{g}", f"has {len(table)} blocks for {sum(sizes)}")
         parts = np.split(table, np.cumsum(sizes)[:-1])
@@ -224,11 +245,11 @@ class _Saved:
         return parts
 
     def _held(self, g: int, length: int) -> list[int]:
-        return list(self._pool.groups[g].held(length))
+        return list(self._groups[g].held(length))
 
     def _check_sharing(self, g: int) -> None:
         """A block may serve several sequences only at one position and after equal tokens; none may be unused."""
-        size, name = self._pool.groups[g].size, f"table.{g}"
+        size, name = self._groups[g].size, f"table.{g}"
         owner: dict[int, tuple[int, int]] = {}
         agree: dict[tuple[int, int], int] = {}
         for s, part in enumerate(self.tables[g]):
@@ -245,20 +266,26 @@ class _Saved:
             if not np.array_equal(self.tokens[r][:end], self.tokens[s][:end]):
                 raise self._file.error(name, "shares a block between sequences of different tokens")
 
-    def sequences(self, taken: list[list[int]]) -> list[Sequence]:
+    def regrouped(self) -> list[Regrouped]:
+        """The blocks of every group in the size of the pool's."""
+        lengths = [len(ids) for ids in self.tokens]
+        pairs = zip(self.tables, self._groups, self._pool.groups, strict=True)
+        return [regroup(tables, lengths, old, new) for tables, old, new in pairs]
+
+    def sequences(self, made: list[Regrouped], taken: list[list[int]]) -> list[Sequence]:
         """Sequences whose stored blocks are the pool's blocks `taken`, every one of which has one reference."""
         pool = self._pool
         found = []
         for s, ids in enumerate(self.tokens):
             tables = []
-            for group, manager in zip(pool.groups, pool.managers, strict=True):
+            for group, manager, blocks in zip(pool.groups, pool.managers, made, strict=True):
                 own = np.full(group.n_blocks(len(ids)), -1, np.int32)
                 for i in group.held(len(ids)):
-                    own[i] = taken[group.index][self.tables[group.index][s][i]]
+                    own[i] = taken[group.index][blocks.tables[s][i]]
                     manager.retain(int(own[i]))
-                tables.append(BlockTable(own, group.first_block(len(ids)), group.lead))
+                tables.append(BlockTable(own, group.first_block(len(ids)), group.lead, blocks.since[s]))
             found.append(Sequence.restore(pool, ids.tolist(), tables))
-        for manager, blocks in zip(pool.managers, taken, strict=True):
-            for b in blocks:
+        for manager, numbers in zip(pool.managers, taken, strict=True):
+            for b in numbers:
                 manager.release(b)
         return found

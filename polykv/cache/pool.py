@@ -52,9 +52,9 @@ class KVPool:
 
     max_tokens: cells that each group may grow to; blocks of a finished sequence stay as prefix cache within it.
     salt: caches with different salts never find each other's prefixes.
-    `counters`: "grown" (times an arena was enlarged), "prefix_tokens" (reused by attach), "unscaled" (cells of a layer
-    whose factors `read` undid), and those of `plan_segments`: "segments", "shared_segments", "shared_rows" (rows served
-    by a segment that others read too), "shared_cells" and "cells" (cells read by a step, once per segment).
+    `counters`: "grown" (times arenas were enlarged on demand), "prefix_tokens" (reused by attach), "unscaled" (cells of
+    a layer whose factors `read` undid), and those of `plan_segments`: "segments", "shared_segments", "shared_rows"
+    (rows served by a segment that others read too), "shared_cells" and "cells" (read by a step, once per segment).
 
     Raises ConfigError for tiers that do not fit the model or a block size that is not a multiple of 8.
     """
@@ -185,7 +185,6 @@ class KVPool:
         # A growth that was interrupted (memory, Ctrl-C) may have enlarged some arenas already; they lose nothing.
         self.ops.kv_grow(self._arenas(group), n_blocks)
         self.managers[group].grow(n_blocks)
-        self.counters["grown"] += 1
 
     def require(self, group: int, n: int) -> None:
         """Raise CapacityError unless n more blocks can be had; changes nothing."""
@@ -207,6 +206,7 @@ class KVPool:
             g = self.groups[group]
             step = have // 8 if g.window or g.stage is Stage.EXACT else have // 2
             self.reserve(group, min(self.max_blocks(group), have + max(short, step)))
+            self.counters["grown"] += 1
 
     def _name(self, group: int) -> str:
         g = self.groups[group]

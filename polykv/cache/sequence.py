@@ -141,7 +141,7 @@ class Sequence:
             self._chain.append(Prefix(parent, tuple(self.tokens[i * size : (i + 1) * size]), pool.seed))
             for group, table, manager in zip(pool.groups, self.block_tables, pool.managers, strict=True):
                 block, rest = divmod((i + 1) * size, group.size)
-                if rest == 0 and table.ids[block - 1] >= 0:
+                if rest == 0 and table.ids[block - 1] >= 0 and (block - 1) * group.size >= table.since:
                     manager.publish(int(table.ids[block - 1]), self._chain[i])
         for group, table, manager in zip(pool.groups, self.block_tables, pool.managers, strict=True):
             table.drop(group.first_block(self.length), manager)
@@ -219,7 +219,7 @@ class Sequence:
             lost = range(max(group.lead, group.first_block(length)), min(table.first, group.n_blocks(length)))
             found = [manager.find(named_by(self._chain, group, size, i)) for i in lost]
             back.append([b for b in found if b is not None])
-            if len(back[-1]) != len(found):
+            if len(back[-1]) != len(found) or (length and group.first_cell(length) < table.since):
                 raise CapacityError(
                     f"cannot trim to {length} tokens: the sliding-window or exact cells before that position are gone; "
                     "start from the tokens again"
@@ -254,7 +254,7 @@ class Sequence:
                 tables, length = [BlockTable(lead=g.lead) for g in groups], 0
                 break
             gone = np.flatnonzero(ids < 0)
-            tables.append(BlockTable(ids, int(gone[-1]) + 1 if len(gone) else 0, group.lead))
+            tables.append(BlockTable(ids, int(gone[-1]) + 1 if len(gone) else 0, group.lead, table.since))
         self.block_tables, self.length = tables, length
         self.tokens, self._chain = self.tokens[:length], self._chain[: length // size]
 

@@ -13,6 +13,12 @@ def cache_config(limits: Limits, tiers: tuple[Tier, ...]) -> CacheConfig:
     return CacheConfig(tiers, limits.preferred_block())
 
 
+def whole_cells(limits: Limits, context: int, sequences: int) -> int:
+    """Cells of a cache that holds so many sequences of `context` tokens, each in blocks of its own."""
+    block = limits.preferred_block()
+    return sequences * -(-context // block) * block
+
+
 def kv_reasons(limits: Limits, model: ModelConfig, tiers: tuple[Tier, ...], block_size: int) -> list[str]:
     """Why the backend cannot hold the K/V of this model in these tiers, one sentence per reason; empty = it can."""
     unusable = limits.unusable()

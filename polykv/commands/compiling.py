@@ -1,4 +1,4 @@
-"""Says when CPU kernels are compiled, which happens once per machine and takes a while."""
+"""Says when kernels are compiled, which happens once per machine and takes a while."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ import time
 from typing import Any
 
 from polykv.commands.streams import say
+
+# What is compiled for a backend, and how long that takes.
+_WHAT = {
+    "cpu": ("CPU kernels", "this takes up to two minutes"),
+    "cuda": ("GPU kernels", "each takes a second or so, when it is first needed"),
+}
 
 
 class Compiling:
@@ -26,7 +32,8 @@ class Compiling:
         if self._depth == 0:
             self._began = time.perf_counter()
             if not self.kernels:
-                say(f"polykv: compiling CPU kernels, {_how_often()}: this takes up to two minutes ...")
+                what, how_long = _WHAT[self._backend]
+                say(f"polykv: compiling {what}, {_how_often()}: {how_long} ...")
         self._depth += 1
         self.kernels += 1
 
@@ -37,9 +44,10 @@ class Compiling:
             self.seconds += time.perf_counter() - self._began
 
     def __enter__(self) -> Compiling:
-        if self._backend == "cpu":
-            self._installed = _install(self)
-            self._installed.__enter__()
+        from polykv.ops import load
+
+        self._installed = load(self._backend).compiling(self.started, self.ended)
+        self._installed.__enter__()
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -55,18 +63,3 @@ def _how_often() -> str:
     from polykv.doctor import kernels_are_kept
 
     return "once" if kernels_are_kept() else "in every run (see `polykv doctor`)"
-
-
-def _install(target: Compiling) -> Any:
-    """A context manager in which numba tells `target` of every real compilation (loading from the cache is none)."""
-    # Imported here: the reference backend runs without numba.
-    from numba.core.event import Listener, install_listener
-
-    class Forward(Listener):
-        def on_start(self, event: Any) -> None:
-            target.started()
-
-        def on_end(self, event: Any) -> None:
-            target.ended()
-
-    return install_listener("numba:compile", Forward())

@@ -20,6 +20,7 @@ from polykv.report import megabytes, runs
 from polykv.types import Equalizer
 
 if TYPE_CHECKING:
+    from polykv.device_plan import DevicePlan
     from polykv.model.key_bias import KeyCheck
 
 
@@ -47,12 +48,15 @@ def command(
     """Plan the memory of AGENTS agents over one document.
 
     Without --shared all but 256 tokens are the document. Bytes come from arrays that the backend allocates for one
-    block; the model's weights are mapped from the file and not loaded. What the backend cannot run is refused.
+    block; the model's weights are mapped from the file and not loaded. What the backend cannot run is refused, and what
+    does not fit the memory of a GPU, with what would.
     """
     from polykv.cache.calibration_file import read_calibration
     from polykv.cache.plan import plan_memory
     from polykv.cache.support import cache_config
     from polykv.catalogue import resolve
+    from polykv.device_plan import Session, check_fits, plan_device
+    from polykv.llm import choose_activations
     from polykv.model.key_bias import asked_tiers, protect_keys
     from polykv.model.loader import load_model
     from polykv.model.support import check_model
@@ -90,8 +94,13 @@ def command(
             ["ratio", f"{plan.f16_nbytes / plan.nbytes:.1f}x"],
         ],
     )
+    session = Session(ops, loaded, tiers, ctx, agents, shared, activations=choose_activations(backend, None))
+    device = plan_device(session)
+    if device is not None:
+        _device(out, device)
     out.json(
         {
+            "device": None if device is None else device.as_dict(),
             **{f: getattr(plan, f) for f in ("ctx", "agents", "shared", "block_size", "nbytes", "f16_nbytes")},
             "shared_nbytes": plan.shared_nbytes,
             "private_nbytes": plan.private_nbytes,
@@ -101,6 +110,19 @@ def command(
             "layers": [dataclasses.asdict(p) for p in plan.layers],
         }
     )
+    check_fits(session, device)
+
+
+def _device(out: Output, plan: DevicePlan) -> None:
+    """The memory of a GPU."""
+    taken = plan.total - plan.free
+    rows = [
+        ["taken already: driver, other processes", megabytes(taken)],
+        *([name, megabytes(nbytes)] for name, nbytes in plan.parts.items()),
+        ["in all", megabytes(taken + plan.nbytes)],
+        ["of", megabytes(plan.total)],
+    ]
+    out.table("memory of the GPU", ["", "bytes"], rows)
 
 
 def _bias(out: Output, checks: tuple[KeyCheck, ...]) -> None:

@@ -54,6 +54,7 @@ def measure(settings: dict[str, Any]) -> Cell:
         "kv": settings["kv"] if damage is None else damage,
         "role": settings["role"],
         "self_test": damage is not None,
+        "backend": setting.ops.name,
         "ctx": settings["ctx"],
         "exact": never_coded(setting.model.config, [arm], settings["ctx"]),
         **_compared(setting, arm, settings),
@@ -83,7 +84,7 @@ def _compared(setting: Setting, arm: Arm, settings: dict[str, Any]) -> Cell:
         "text": generation.text,
     }
     if mine is None:
-        return cell | {"fresh": None, "fresh_tokens": 0, "moved": None}
+        return cell | {"fresh": None, "fresh_tokens": 0, "gap": None, "moved": None}
     # The first shift; the second one comes as many tokens later as it dropped.
     past = Past().again(keep, ctx)
     after = request.ids[ctx : ctx + past.dropped]
@@ -91,8 +92,24 @@ def _compared(setting: Setting, arm: Arm, settings: dict[str, Any]) -> Cell:
     again = make_request(past.cells(request.ids[:ctx]), max_tokens=len(after), ignore_eog=True)
     theirs = _follow(other, again, lambda r: r.n_generated > 0)
     assert theirs is not None
-    same, moved = again.result().tokens == after, float(np.abs(mine - theirs).max())
-    return cell | {"fresh": same, "fresh_tokens": len(after), "moved": moved}
+    tokens, moved = list(again.result().tokens), float(np.abs(mine - theirs).max())
+    gap = _gap(other, past.cells(request.ids[:ctx]), tokens, after)
+    return cell | {"fresh": tokens == after, "fresh_tokens": len(after), "gap": gap, "moved": moved}
+
+
+def _gap(llm: LLM, prompt: list[int], tokens: list[int], others: list[int]) -> float | None:
+    """How much more likely the first of `tokens` that is another one is after the prompt than that of `others`, as a
+    difference of logits; 0 when they are the same, None when one list only ends sooner."""
+    at = next((i for i, (a, b) in enumerate(zip(tokens, others, strict=False)) if a != b), None)
+    if at is None:
+        return 0.0 if len(tokens) == len(others) else None
+    ids, sequence, chunk = prompt + tokens[:at], Sequence(llm.cache), llm.engine.chunk
+    try:
+        for i in range(0, len(ids), chunk):
+            found = llm.engine.runner.step([(sequence, ids[i : i + chunk])], Logits.LAST)
+    finally:
+        sequence.free()
+    return float(abs(found[0, tokens[at]] - found[0, others[at]]))
 
 
 def _follow(

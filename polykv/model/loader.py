@@ -13,7 +13,7 @@ from polykv.model.arch import ARCHS
 from polykv.model.arch._meta import Meta
 from polykv.model.gguf import GgufFile, read_gguf
 from polykv.model.rope import for_context
-from polykv.types import AttentionWeights, HeadWeights, MlpWeights, QuantTensor
+from polykv.types import AttentionWeights, HeadWeights, MlpWeights, ModelWeights, QuantTensor
 
 # Tables that old converters stored and that follow from the metadata.
 _REDUNDANT = (".attn.rotary_emb.inv_freq", ".attn_rot_embd.weight", ".attn_rot_embd")
@@ -41,6 +41,11 @@ class Model:
         attention = [w for a in self.attention for w in (a.wq, a.wk, a.wv, a.wo)]
         mlp = [w for m in self.mlp for w in (m.gate, m.up, m.down)]
         return (*attention, *mlp, self.head.out)
+
+    @property
+    def weights(self) -> ModelWeights:
+        """What the layers, the embedding and the head are computed with."""
+        return ModelWeights(self.embedding, self.attention, self.mlp, self.head)
 
     @property
     def weight_bytes(self) -> int:

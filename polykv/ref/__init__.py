@@ -15,7 +15,21 @@ It defines what the operations mean; fast backends are tested against it. One id
     limits      what cannot be stored or multiplied
 """
 
-from polykv.host_facts import begin_fetch, fetch, preferred_block, runs_ahead, supports_stages, unusable, wait
+from polykv.host_facts import (
+    begin_fetch,
+    compiled,
+    compiling,
+    fetch,
+    footprint,
+    held,
+    memory,
+    preferred_block,
+    runs_ahead,
+    settle,
+    supports_stages,
+    unusable,
+    wait,
+)
 from polykv.ref.attention import attend
 from polykv.ref.codec import decode, encode
 from polykv.ref.composites import attention_block, embed, head, layers, mlp_block
@@ -35,15 +49,19 @@ __all__ = [
     "attend",
     "attention_block",
     "begin_fetch",
+    "compiled",
+    "compiling",
     "decode",
     "dequantize",
     "embed",
     "encode",
     "fetch",
+    "footprint",
     "fwht",
     "glu",
     "greedy",
     "head",
+    "held",
     "kv_alloc",
     "kv_append",
     "kv_grow",
@@ -53,6 +71,7 @@ __all__ = [
     "kv_unpack",
     "layers",
     "linear",
+    "memory",
     "merge",
     "mlp_block",
     "penalize",
@@ -62,6 +81,7 @@ __all__ = [
     "rope",
     "runs_ahead",
     "sample",
+    "settle",
     "supports_kv",
     "supports_stages",
     "supports_weight",

@@ -176,7 +176,7 @@ def test_stale_cells_are_not_written(plain: Any, tmp_path: Path) -> None:
         ("tier of layer 0", lambda ops: make_pool(ops, tier="f32,0=f16")),
         ("tier of layer 2", lambda ops: make_pool(ops, tier="f32,2=f32/q8_0")),
         ("rope of layer 0", lambda ops: make_pool(ops, model(base=5e5))),
-        ("block size", lambda ops: make_pool(ops, block_size=64)),
+        ("block size", lambda ops: make_pool(ops, block_size=48)),
         ("head_dim of layer 0", lambda ops: make_pool(ops, model(head_dim=64))),
         ("number of kv heads of layer 0", lambda ops: make_pool(ops, model(n_kv=2))),
         ("attention window of layer 1", lambda ops: make_pool(ops, model((0, 64, 0)))),

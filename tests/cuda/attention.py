@@ -73,6 +73,7 @@ def compare(pair: tuple[str, str], shape: Shape, peak: float, *, long: bool = Fa
         limit=device().shared,
         one_table=same_table(k_codec, v_codec),
         long=long,
+        early=kind_of(k_codec).path or kind_of(v_codec).path,
     )
     step = module.step_of(segments, made, heads, n_kv, window)
     # Whatever lies in the memory of partial results must not matter.

@@ -30,12 +30,10 @@ using std::max;
 #define __global__
 #define __shared__ static
 #define __launch_bounds__(...)
-struct float2 { float x, y; };
 static float2 make_float2(float x, float y) { return {x, y}; }
 static float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 static uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 static uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
-static float __int_as_float(int x) { return __uint_as_float((unsigned)x); }
 struct Place { unsigned x, y, z; };
 static Place threadIdx, blockIdx, blockDim, gridDim;
 struct Meeting { int members = 0, arrived = 0; long round = 0; };
@@ -117,6 +115,12 @@ template <typename T> static T __shfl_up_sync(unsigned, T v, int distance) {
     const int lane = threadIdx.x % 32;
     return taken<T>(given(v), lane >= distance ? lane - distance : lane);
 }
+static int __any_sync(unsigned, int v) {
+    const auto all = given(v);
+    int any = 0;
+    for (int i = 0; i < 32; ++i) any |= taken<int>(all, i);
+    return any;
+}
 static void atomicAnd(unsigned* at, unsigned v) { *at &= v; }
 static void atomicOr(unsigned* at, unsigned v) { *at |= v; }
 template <typename T> static T atomicAdd(T* at, T v) { const T old = *at; *at += v; return old; }
@@ -150,6 +154,13 @@ static void mma_s8_16(int (&c)[4], unsigned a0, unsigned a1, unsigned b) {
     const unsigned a[2] = {a0, a1};
     mma_s8(c, a, &b, 1);
 }
+static void
+mma_s8_32_from(int (&d)[4], const int (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, uint2 b) {
+    memcpy(d, c, sizeof d);
+    mma_s8_32(d, a0, a1, a2, a3, b);
+}
+static void keep_in_register(int&) {}
+static int two_times(unsigned word, int by, int start) { return start + by * ((short)word + ((int)word >> 16)); }
 """
 MAX_NAN = "inline float max_nan(float a, float b) { return a != a || a > b ? a : b; }"
 HALF_PAIR = """
@@ -166,11 +177,11 @@ INSTEAD = {
 
 
 class Kernel:
-    """A kernel of a file, callable as a CuPy RawKernel is."""
+    """A kernel of a file, callable as a function of CuPy is."""
 
     def __init__(self, run: Callable[..., None], kinds: list[str]) -> None:
         self._run, self._kinds = run, kinds
-        self.max_dynamic_shared_size_bytes = 0
+        self.ptr = 0
 
     def __call__(
         self, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...], shared_mem: int = 0

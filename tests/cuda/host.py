@@ -24,9 +24,14 @@ NAMES = """
 #define __forceinline__ inline
 struct uint2 { unsigned x, y; };
 struct uint4 { unsigned x, y, z, w; };
+struct int4 { int x, y, z, w; };
+struct float2 { float x, y; };
 struct float4 { float x, y, z, w; };
 inline float __uint_as_float(unsigned u) { float f; memcpy(&f, &u, 4); return f; }
 inline unsigned __float_as_uint(float f) { unsigned u; memcpy(&u, &f, 4); return u; }
+inline int __float_as_int(float f) { return (int)__float_as_uint(f); }
+inline float __int_as_float(int x) { return __uint_as_float((unsigned)x); }
+inline int __vimin3_s32(int a, int b, int c) { return std::min(std::min(a, b), c); }
 inline unsigned __byte_perm(unsigned a, unsigned b, unsigned s) {
     const uint64_t both = a | (uint64_t)b << 32;
     unsigned y = 0;

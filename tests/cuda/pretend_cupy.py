@@ -12,13 +12,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from weakref import finalize
 
 import emulator
 import numpy as np
 import pytest
 
+from polykv.fast import kernel_store
 from polykv.fast.cuda import compile as compiling
-from polykv.fast.cuda import device
+from polykv.fast.cuda import device, images
 
 
 class Memory:
@@ -36,6 +38,9 @@ class Memory:
     def copy_from_device_async(self, memory: Memory, size: int, stream: Any) -> None:
         ctypes.memmove(self.ptr, memory.ptr, size)
 
+    def memset_async(self, value: int, size: int, stream: Any) -> None:
+        ctypes.memset(self.ptr, value, size)
+
 
 class Pinned(np.ndarray):
     """Bytes of the host, at `ptr`."""
@@ -49,8 +54,34 @@ STREAM = SimpleNamespace(is_capturing=lambda: False, synchronize=lambda: None)
 EVENT = SimpleNamespace(record=lambda stream: None, synchronize=lambda: None)
 
 
+class Piece:
+    """Memory straight from the driver, and how much of it the device has, all pieces together."""
+
+    total, used = 1 << 30, 0
+
+    def __init__(self, size: int) -> None:
+        if size > Piece.total - Piece.used:
+            raise MemoryError
+        self.room, self.size = empty(size, np.uint8), size
+        Piece.used += size
+        finalize(self, Piece._freed, size)
+
+    @staticmethod
+    def _freed(size: int) -> None:
+        Piece.used -= size
+
+
 class Array(np.ndarray):
-    """A NumPy array that passes for one of the device."""
+    """A NumPy array that passes for one of the device. memptr: the piece of memory that it is all of."""
+
+    def __new__(cls, shape: Any, dtype: Any, memptr: Any) -> Any:
+        y = memptr.room[: int(np.prod(shape))].view(dtype).reshape(shape)
+        y.piece = memptr
+        return y
+
+    def __array_finalize__(self, of: Any) -> None:
+        # As long as any view of it lives, so does the piece.
+        self.piece = getattr(of, "piece", None)
 
     @property
     def device(self) -> Any:  # type: ignore[override]
@@ -125,40 +156,59 @@ def multiply(m: int, n: int, k: int, a: Any, b: Any, c: Any, dtype: Any, numbers
 def module(folder: Path) -> ModuleType:
     """The module; compiled kernels go to the folder."""
 
-    class RawKernel(emulator.Kernel):
-        def __init__(self, text: str, entry: str, options: tuple[str, ...]) -> None:
-            made = emulator.compiled(text, entry, folder)
-            super().__init__(made._run, made._kinds)
+    class Module:
+        """What NVRTC gives is the text, which g++ compiles when a function of it is asked for."""
 
-        def compile(self) -> None:
-            pass
+        def load(self, image: bytes) -> None:
+            self.text = image.decode()
+
+        def get_function(self, entry: str) -> emulator.Kernel:
+            return emulator.compiled(self.text, entry, folder)
+
+    nvrtc = SimpleNamespace(
+        getVersion=lambda: (13, 0),
+        getSupportedArchs=lambda: (80, 90, 100),
+        NVRTCError=RuntimeError,
+        createProgram=lambda text, name, headers, names: text,
+        compileProgram=lambda text, options: None,
+        getCUBIN=lambda text: text.encode(),
+        getProgramLog=lambda text: "",
+        destroyProgram=lambda text: None,
+    )
 
     runtime = SimpleNamespace(
         getDevice=lambda: 0,
         getDeviceCount=lambda: 1,
         runtimeGetVersion=lambda: 13000,
         driverGetVersion=lambda: 13000,
+        CUDARuntimeError=RuntimeError,
+        memGetInfo=lambda: (Piece.total - Piece.used, Piece.total),
         getDeviceProperties=lambda i: {
             "name": b"host",
             "major": 9,
             "minor": 0,
-            "totalGlobalMem": 1 << 30,
+            "totalGlobalMem": Piece.total,
             "multiProcessorCount": 1,
             "sharedMemPerMultiprocessor": 228 << 10,
         },
     )
     cp: Any = ModuleType("cupy")
-    cp.ndarray, cp.RawKernel = Array, RawKernel
+    cp.ndarray = Array
     cp.empty, cp.asarray, cp.full, cp.concatenate = empty, asarray, full, np.concatenate
     cp.zeros = lambda shape, dtype: full(shape, 0, dtype)
     cp.ascontiguousarray = lambda x: x if x.flags.c_contiguous else asarray(np.ascontiguousarray(x))
+    pool = SimpleNamespace(malloc=Piece, free_all_blocks=lambda: None, free_bytes=lambda: 0, total_bytes=lambda: 0)
+    cp.get_default_memory_pool = lambda: pool
     cp.asnumpy = lambda x: np.array(x)
     cp.cuda = SimpleNamespace(
         runtime=runtime,
-        nvrtc=SimpleNamespace(getVersion=lambda: (13, 0)),
-        compiler=SimpleNamespace(CompileException=RuntimeError),
+        nvrtc=nvrtc,
+        function=SimpleNamespace(Module=Module),
+        driver=SimpleNamespace(funcSetAttribute=lambda function, attribute, value: None),
         cublas=SimpleNamespace(gemmEx=gemm_ex, sgemm=sgemm),
         device=SimpleNamespace(get_cublas_handle=lambda: 0),
+        Memory=Piece,
+        MemoryPointer=lambda piece, at: piece,
         alloc_pinned_memory=lambda size: np.zeros(size, np.uint8).view(Pinned),
         get_current_stream=lambda: STREAM,
         Event=lambda disable_timing: EVENT,
@@ -172,7 +222,9 @@ def installed(folder: Path, *tables: Callable[..., Any]) -> Iterator[None]:
     caches: Any = (device.cupy, device.device, compiling._compiled, *tables)
     patch = pytest.MonkeyPatch()
     patch.setitem(sys.modules, "cupy", module(folder))
-    patch.setattr(compiling, "source", emulator.pasted)
+    patch.setattr(images, "source", emulator.pasted)
+    # Texts are no machine code: they stay out of the user's cache.
+    patch.setattr(kernel_store, "cache_dir", lambda: folder)
     for c in caches:
         c.cache_clear()
     yield

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polykv.fast.cuda.attend_config import config
-from polykv.fast.cuda.attend_plan import CELLS, FIRST, HEAD, HEADS, ROW, ROWS, START, TABLE, long, plan, sets_of
+from polykv.fast.cuda.attend_plan import CELLS, FIRST, HEAD, HEADS, OLD, ROW, ROWS, START, TABLE, long, plan, sets_of
 from polykv.fast.cuda.layout import KINDS, groups_of_k, groups_of_v, pack, slices_of
 from polykv.types import Segment, Segments
 
@@ -62,6 +62,10 @@ def test_every_visible_cell_is_in_one_part_of_its_query(
             assert e[START] == segments.start[table] + e[FIRST]
             for c in range(e[START], e[START] + e[CELLS]):
                 seen[query, c] += 1
+            of_rows = segments.rows[segments.row_ptr[table] : segments.row_ptr[table + 1]]
+            new = [p - e[START] for p in segments.positions[of_rows]]
+            # Cells below `old` are none that a row writes, and others are.
+            assert e[OLD] == min(max(min(new), 0), e[CELLS])
     for query in range(len(own) * h):
         last = int(segments.positions[query // h])
         first = max(0, last - window + 1) if window else 0

@@ -38,6 +38,8 @@ DIMS = (32, 64, 72, 80, 96, 112, 128, 160, 176, 192, 224, 256, 320, 512)
 SHIM = """
 #define __syncwarp()
 using std::max;
+using std::min;
+inline int __any_sync(unsigned, int x) { return x; }
 inline void atomicAnd(unsigned* at, unsigned x) { *at &= x; }
 inline void atomicOr(unsigned* at, unsigned x) { *at |= x; }
 #include "kv_types.cuh"

@@ -108,3 +108,12 @@ def test_every_token_of_a_beginning_is_drawn(library: ctypes.CDLL) -> None:
     row = np.zeros(100, np.float32)
     found = [draw(library, row, 1.0, 10, 1.0, 0.0, (i + 0.5) / 10) for i in range(10)]
     assert found == list(range(10))
+
+
+@pytest.mark.parametrize("n", [1 << 19, (1 << 19) + 1, (1 << 21) + 5])
+def test_weights_of_long_rows_add_up(library: ctypes.CDLL, n: int) -> None:
+    """Sums of 2^44 for each of so many logits would not fit 64 bits."""
+    row = np.zeros(n, np.float32)
+    for u in (0.0, 0.3, 0.9, 1 - 2.0**-40):
+        assert draw(library, row, 1.0, 0, 1.0, 0.0, u) == int(u * n)
+    assert draw(library, row, 1.0, 0, 0.5, 0.0, 1 - 2.0**-40) == -(-n // 2) - 1

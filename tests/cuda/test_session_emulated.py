@@ -14,6 +14,7 @@ from gguf_bytes import head_of
 import polykv
 from polykv.cache.codecs import parse_tiers
 from polykv.cache.plan import plan_memory
+from polykv.cache.sequence import Sequence
 from polykv.commands.output import Output
 from polykv.commands.tiers import gather
 from polykv.errors import UnsupportedError
@@ -69,6 +70,14 @@ def test_exact_cells_beside_codes(machine: None, tmp_path: Path) -> None:
     ids = here.tokenize(DOCUMENT)[:65]
     want, got = here.logits(ids), there.logits(ids)
     assert np.sqrt(((got - want) ** 2).mean() / want.var()) < 2e-2
+
+
+def test_a_context_smaller_than_a_block_has_room_for_agents(machine: None, tmp_path: Path) -> None:
+    llm = polykv.load(head_of(tmp_path, 64, **MODEL), backend="cuda", kv="f16", ctx=16)
+    document = Sequence(llm.cache)
+    llm.engine.runner.step([(document, [1, 2, 3])])
+    agents = [document.fork() for _ in range(3)]
+    assert llm.engine.runner.step([(a, [1 + i]) for i, a in enumerate(agents)]).shape == (3, 5)
 
 
 @pytest.mark.parametrize(("kv", "reason"), [("f32", "no attention over f32"), ("f32/q8_0,sink=4", "over f32")])

@@ -15,7 +15,7 @@ from polykv.evals.campaign import Outcome, Task
 from polykv.evals.executor import LocalProcesses
 from polykv.evals.report import html, markdown
 from polykv.evals.result import Result
-from polykv.evals.shift import MOVED, PROMPT, below, count_text, counted, fitted, invalid, passes, verdict
+from polykv.evals.shift import MOVED, PROMPT, as_fresh, below, count_text, counted, fitted, invalid, passes, verdict
 from polykv.evals.shift_run import DAMAGES, measure
 from polykv.evals.tables import tables
 from polykv.evals.work import perform
@@ -259,3 +259,21 @@ def test_the_default_context_is_that_of_the_model(
     s = recorded.tasks[0].settings
     assert (s["ctx"], s["keep"], s["tokens"]) == (4096, 4, 3000) and s["last"] > 300
     assert "counting on from" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("backend", "moved", "fresh", "gap", "want"),
+    [
+        ("cpu", 0.0, True, 0.0, True),
+        ("cpu", 0.1, True, 0.0, False),
+        ("cpu", 0.0, False, 0.1, False),
+        ("cuda", 0.1, True, 0.0, True),
+        ("cuda", 0.1, False, 0.1, True),
+        ("cuda", 0.1, False, 0.6, False),
+        ("cuda", 0.1, False, None, False),
+        ("cuda", 4.0, True, 0.0, False),
+    ],
+)
+def test_limits_of_backends(backend: str, moved: float, fresh: bool, gap: float | None, want: bool) -> None:
+    """Only cuda has any for tokens; a wrong position is far beyond them."""
+    assert as_fresh({"backend": backend, "moved": moved, "fresh": fresh, "gap": gap}) is want

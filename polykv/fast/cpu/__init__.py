@@ -2,6 +2,7 @@
 
 from polykv.fast.cpu.attend import attend
 from polykv.fast.cpu.attention_block import attention_block
+from polykv.fast.cpu.compilations import compiling
 from polykv.fast.cpu.dequantize import dequantize
 from polykv.fast.cpu.embed import embed
 from polykv.fast.cpu.encode import decode, encode
@@ -21,21 +22,38 @@ from polykv.fast.cpu.planes import prepare_head
 from polykv.fast.cpu.rope import rope
 from polykv.fast.cpu.sample import penalize, sample
 from polykv.fast.cpu.screen import greedy
-from polykv.host_facts import begin_fetch, fetch, preferred_block, runs_ahead, supports_stages, unusable, wait
+from polykv.host_facts import (
+    begin_fetch,
+    compiled,
+    fetch,
+    footprint,
+    held,
+    memory,
+    preferred_block,
+    runs_ahead,
+    settle,
+    supports_stages,
+    unusable,
+    wait,
+)
 
 __all__ = [
     "attend",
     "attention_block",
     "begin_fetch",
+    "compiled",
+    "compiling",
     "decode",
     "dequantize",
     "embed",
     "encode",
     "fetch",
+    "footprint",
     "fwht",
     "glu",
     "greedy",
     "head",
+    "held",
     "kv_alloc",
     "kv_append",
     "kv_grow",
@@ -45,6 +63,7 @@ __all__ = [
     "kv_unpack",
     "layers",
     "linear",
+    "memory",
     "merge",
     "mlp_block",
     "penalize",
@@ -54,6 +73,7 @@ __all__ = [
     "rope",
     "runs_ahead",
     "sample",
+    "settle",
     "supports_kv",
     "supports_stages",
     "supports_weight",

@@ -2,8 +2,8 @@
 
 `kernel` is numba's `njit` with two differences.
 
-Compiled kernels are kept on disk (`_store`) under a hash of the file that holds the kernel and of all files of this
-package that it imports: numba's own cache looks at one file's date and so misses an edit of a helper in another file.
+Compiled kernels are kept on disk (kernel_store.py) under a hash of the file that holds the kernel and of all files of
+this package that it imports: numba's own cache looks at one file's date and so misses an edit of a helper elsewhere.
 
 A kernel that other kernels call has a second form for them, without the wrappers that make a function callable from
 Python and by address: numba makes those for every function it compiles, and they took half the time of a first run.
@@ -28,7 +28,7 @@ from numba.core import types as numba_types
 from numba.core.caching import _Cache
 from numba.core.runtime import nrt
 
-from polykv.fast.cpu._store import folder, read, write
+from polykv.fast.kernel_store import folder, read, write
 
 # numba is untyped or typed in part.
 types: Any = numba_types

@@ -11,10 +11,11 @@ Arrays of one layer seldom fill pages of 2 MiB. So arrays that grow together are
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
+from polykv.fast.batches import batches
 from polykv.fast.cpu.kv_layout import RECORD, CpuArena, layout
 from polykv.fast.cpu.large_pages import zeroed
 from polykv.types import U8, Codec, KVArena
@@ -43,7 +44,7 @@ def kv_alloc(
 
 def kv_grow(arenas: Sequence[KVArena], n_blocks: int) -> None:
     """Have n_blocks blocks in every arena, with what they hold; new ones are zero."""
-    for batch in _batches([own(a) for a in arenas], n_blocks):
+    for batch in batches(map(own, arenas), lambda a: _size(a, n_blocks), ENOUGH):
         memory, at = zeroed(sum(_size(a, n_blocks) for a in batch)), 0
         for arena in batch:
             part = memory[at : at + _size(arena, n_blocks)]
@@ -64,17 +65,3 @@ def heads(arena: CpuArena) -> U8:
 def _size(arena: CpuArena, n_blocks: int) -> int:
     """Bytes of so many blocks."""
     return arena.n_kv * n_blocks * int(arena.geom[RECORD])
-
-
-def _batches(arenas: list[CpuArena], n_blocks: int) -> Iterator[list[CpuArena]]:
-    """Arenas that share an array."""
-    batch: list[CpuArena] = []
-    size = 0
-    for arena in arenas:
-        batch.append(arena)
-        size += _size(arena, n_blocks)
-        if size >= ENOUGH:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch

@@ -17,6 +17,7 @@ missing.
     layers.py       the layers of a step; few_rows.py: of few rows, without the host between kernels; graphs.py: a graph
     step_tables.py  what the kernels of a step read beside weights and K/V; upload.py: in one copy
     placed.py       weights taken to the device once; workspace.py: memory of a step
+    arena.py        pieces of memory straight from the driver; footprint.py: what a session takes, for plans
     follow.py       kernels that start before the one before them has ended
     bound.py        the operations for arrays of the host
 """

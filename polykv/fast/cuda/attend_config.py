@@ -23,7 +23,7 @@ class Config:
     """k, v: how types lie in tiles; width, slices: of a head; sets: queries / 4; ctas: blocks that should fit a
     multiprocessor; stages: turns under way for a warp; tiles: of a turn; softcap: whether scores are capped; warps: of
     a block; copies: of each table of a trellis type; one_table: whether K and V share theirs; centered: whether keys
-    are less a mean."""
+    are less a mean; early: whether attention begins while new keys and values are being written."""
 
     k: Kind
     v: Kind
@@ -38,6 +38,7 @@ class Config:
     copies: int = 0
     one_table: bool = False
     centered: bool = False
+    early: bool = False
 
     @property
     def teams(self) -> int:
@@ -76,6 +77,7 @@ class Config:
             "ATT_WARPS": self.warps,
             "ATT_SHARED_TABLE": int(self.one_table),
             "ATT_MEANS": int(self.centered),
+            "ATT_EARLY": int(self.early),
         }
         if self.copies:
             found["ATT_COPIES"] = self.copies
@@ -93,12 +95,17 @@ def config(
     one_table: bool = False,
     long: bool = False,
     centered: bool = False,
+    early: bool = False,
 ) -> Config:
     """The best known; limit: bytes of shared memory of a multiprocessor; one_table: K and V are trellis types with the
-    same codebook; long: all segments are (`attend_plan.long`); centered: keys are less a mean."""
+    same codebook; long: all segments are (`attend_plan.long`); centered: keys are less a mean; early: the kernel before
+    writes new keys and values, the one before that the queries, so that attention may begin before it where finding a
+    path takes long."""
     if k.path or v.path:
         # A kilobyte of every block is the system's.
-        every = (replace(c, centered=centered) for c in _of_paths(k, v, head_dim, sets, softcap, one_table))
+        every = (
+            replace(c, centered=centered, early=early) for c in _of_paths(k, v, head_dim, sets, softcap, one_table)
+        )
         return next(made for made in every if made.shared + 1024 <= limit)
     width, slices = slices_of(head_dim)
     # Queries that meet means take registers: eight of them leave too few for two tiles.

@@ -4,8 +4,8 @@ An item is a range of cells of one segment, for up to four or eight queries that
 times all K/V heads. Segments are cut such that items fill the multiprocessors once: a long one over all of them, many
 short ones each by itself. `attend_merge` then joins the partial results of a query, whichever segments they are of.
 
-    items    int32 [N, 8]   first entry of the block table, first cell, cells, position of the first cell,
-                            first row (an index of `rows`), rows, first head of the group, heads
+    items    int32 [N, 9]   first entry of the block table, first cell, cells, position of the first cell, cells that no
+                            row of the step writes, first row (an index of `rows`), rows, first head of the group, heads
     ptr      int32 [R H + 1], parts int32: for query r H + h the rows of the partial results
 """
 
@@ -21,8 +21,8 @@ from polykv.types import I32, Segments
 
 # Queries of a set (kernels/attend_scores.cuh).
 QUERIES = 4
-TABLE, FIRST, CELLS, START, ROW, ROWS, HEAD, HEADS = range(8)
-ENTRIES = 8
+TABLE, FIRST, CELLS, START, OLD, ROW, ROWS, HEAD, HEADS = range(9)
+ENTRIES = 9
 # Cells of a long segment. With 32,768 of them blocks of 4 and of 16 warps take the same time on an H200, with 262,144
 # those of 16 take 3 to 5 % less.
 LONG = 65_536
@@ -71,7 +71,8 @@ def plan(
     turn: cells that a warp takes at a time; teams: warps of a block that take different ones; slots: blocks that the
     device runs at once.
     """
-    first, last = _seen(segments, window, turn)
+    lowest, highest = _positions(segments)
+    first, last = _seen(segments, lowest, highest, window, turn)
     turns = -(-(last - first) // turn)
     rows = segments.rows.tobytes(), segments.row_ptr.tobytes(), len(segments.positions)
     made = _cut(first.tobytes(), turns.tobytes(), rows, heads, n_kv, sets, turn, max(1, slots // n_kv) * teams, teams)
@@ -80,24 +81,33 @@ def plan(
     items[:, FIRST] = made.at
     items[:, CELLS] = np.minimum(made.each, last[made.segment] - made.at)
     items[:, START] = segments.start[made.segment] + made.at
+    # Rows write cells of their own positions, and read what they write.
+    items[:, OLD] = np.clip(lowest[made.segment] - items[:, START], 0, items[:, CELLS])
     items[:, ROW:] = made.tiles
     return Plan(items, made.ptr, made.parts, QUERIES * sets)
 
 
-def _seen(segments: Segments, window: int, turn: int) -> tuple[I32, I32]:
-    """For every segment the first cell that any of its rows sees, rounded down to a turn, and one past the last."""
+def _positions(segments: Segments) -> tuple[I32, I32]:
+    """For every segment the lowest and the highest position of its rows; 0 and -1 where there are none."""
     n = len(segments)
-    if n == 1 and window == 0 and len(segments.positions) == 1 == len(segments.rows):
+    if n == len(segments.positions) == len(segments.rows) == 1:
         # One sequence that generates: the host is what such a step waits for.
-        seen = int(segments.positions[0]) + 1 - int(segments.start[0])
-        return np.zeros(1, np.int32), np.array([min(max(seen, 0), int(segments.length[0]))], np.int32)
+        return segments.positions, segments.positions
     lowest, highest = np.zeros(n, np.int32), np.full(n, -1, np.int32)
     read = np.flatnonzero(np.diff(segments.row_ptr))
     if read.size:
         positions, starts = segments.positions[segments.rows], segments.row_ptr[read]
         lowest[read] = np.minimum.reduceat(positions, starts)
         highest[read] = np.maximum.reduceat(positions, starts)
-    length, start = segments.length, segments.start
+    return lowest, highest
+
+
+def _seen(segments: Segments, lowest: I32, highest: I32, window: int, turn: int) -> tuple[I32, I32]:
+    """For every segment the first cell that any of its rows sees, rounded down to a turn, and one past the last."""
+    n, length, start = len(segments), segments.length, segments.start
+    if n == 1 and window == 0:
+        seen = int(highest[0]) + 1 - int(start[0])
+        return np.zeros(1, np.int32), np.array([min(max(seen, 0), int(length[0]))], np.int32)
     last = np.clip(highest + 1 - start, 0, length)
     if window == 0:
         return np.zeros(n, np.int32), last

@@ -16,11 +16,13 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from polykv.fast import cuda
+from polykv.fast.cuda.arena import no_room
 from polykv.fast.cuda.arrays import asarray
 from polykv.fast.cuda.device import cupy
 from polykv.fast.cuda.download import begin_fetch
+from polykv.fast.cuda.footprint import footprint, held, memory, settle
+from polykv.fast.cuda.images import compiled, compiling
 from polykv.fast.cuda.kv import CudaArena
-from polykv.fast.cuda.layers import attention_block, layers, mlp_block
 from polykv.fast.cuda.limits import (
     fetch,
     preferred_block,
@@ -57,9 +59,23 @@ def there(x: Any) -> Any:
     return x
 
 
+def _room_is_told(fn: F) -> F:
+    """The operation; that the device has no memory left for its arrays is a CapacityError, as of a full cache."""
+
+    @wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return fn(*args, **kwargs)
+        except MemoryError as e:
+            raise no_room(f"{fn.__name__} needs more memory") from e
+
+    return cast(F, call)
+
+
 def _of_host(fn: F) -> F:
     """The operation, with arguments of the host; an `out` of the host is filled."""
 
+    @_room_is_told
     @wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
         out = kwargs.pop("out", None)
@@ -94,8 +110,12 @@ penalize = _of_host(cuda.penalize)
 rms_norm = _of_host(cuda.rms_norm)
 rope = _of_host(cuda.rope)
 sample = _of_host(cuda.sample)
+attention_block = _room_is_told(cuda.attention_block)
+layers = _room_is_told(cuda.layers)
+mlp_block = _room_is_told(cuda.mlp_block)
 
 
+@_room_is_told
 def embed(w: QuantTensor, ids: I32, scale: float) -> F32:
     """Rows `ids` of the embedding matrix times scale, [R, E]."""
     if not isinstance(ids, np.ndarray):
@@ -116,6 +136,7 @@ def _ids_of(room: int, _: int) -> Upload:
     return Upload([room])
 
 
+@_room_is_told
 def head(h: F32, w: HeadWeights, *, activations: Activations, out: F32 | None = None) -> F32:
     """Logits [R, V] = softcap(W norm(h))."""
     logits = cuda.head(there(h), head_of(w), activations=activations)
@@ -125,6 +146,7 @@ def head(h: F32, w: HeadWeights, *, activations: Activations, out: F32 | None = 
     return out
 
 
+@_room_is_told
 def greedy(h: F32, w: HeadWeights, *, activations: Activations, room: F32 | None = None) -> Greedy:
     """The lowest id with the largest logit of every row h [R, E]."""
     return cuda.greedy(there(h), head_of(w), activations=activations)
@@ -134,15 +156,19 @@ __all__ = [
     "attend",
     "attention_block",
     "begin_fetch",
+    "compiled",
+    "compiling",
     "decode",
     "dequantize",
     "embed",
     "encode",
     "fetch",
+    "footprint",
     "fwht",
     "glu",
     "greedy",
     "head",
+    "held",
     "kv_alloc",
     "kv_append",
     "kv_grow",
@@ -152,6 +178,7 @@ __all__ = [
     "kv_unpack",
     "layers",
     "linear",
+    "memory",
     "merge",
     "mlp_block",
     "penalize",
@@ -161,6 +188,7 @@ __all__ = [
     "rope",
     "runs_ahead",
     "sample",
+    "settle",
     "supports_kv",
     "supports_stages",
     "supports_weight",

@@ -4,38 +4,33 @@
     launch(norm, (rows,), (256,), (x, weight, y, cols, 1e-6))
 
 A file is specialised by defines, never by copies of it: templates stay inside, and the one `extern "C"` entry that is
-asked for is instantiated from them. CuPy keeps what NVRTC made on disk, by text and options, for later processes.
+asked for is instantiated from them. What NVRTC made is kept on disk for later processes (images.py).
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from polykv.errors import UnsupportedError
 from polykv.fast.cuda import follow
 from polykv.fast.cuda.device import cupy
+from polykv.fast.cuda.images import image
 from polykv.fast.cuda.source import Define, source
-
-# No fast math. No contraction either: where a product and a sum are to be rounded once the source says fmaf(), so its
-# results are those of its text, on every architecture and for every compiler (tests run device functions on the CPU).
-OPTIONS = ("--std=c++17", "--fmad=false")
-# What CuPy adds to any options: denormal float32 numbers are taken, and given, as zero. Nothing may rest on them.
-CUPY_OPTIONS = ("-ftz=true",)
 
 # Bytes of shared memory that a block may have without asking for more.
 SHARED_LIMIT = 48 * 1024
+# The driver's number of the attribute of a function that allows more.
+MAX_DYNAMIC_SHARED = 8
 
 
 @dataclass(eq=False)
 class Made:
     """A compiled kernel. follows: in a graph it may start before the one before it has ended."""
 
-    raw: Any
+    function: Any
     follows: bool
     shared: int = SHARED_LIMIT
 
@@ -50,20 +45,9 @@ def kernel(file: str, entry: str, **defines: Define) -> Made:
 
 @cache
 def _compiled(file: str, entry: str, defines: tuple[tuple[str, Define], ...], device: int) -> Made:
-    cp = cupy()
-    text = source(file, dict(defines))
-    made = cp.RawKernel(text, entry, options=OPTIONS)
-    try:
-        made.compile()
-    except cp.cuda.compiler.CompileException as e:
-        raise UnsupportedError(f"{file} does not compile on this machine: {first_error(str(e))}") from e
-    return Made(made, '"follow.cuh"' in text and follow.works())
-
-
-def first_error(log: str) -> str:
-    """The first error of a compiler's log, or its first line."""
-    lines = [line.strip() for line in log.splitlines() if line.strip()] or ["no message"]
-    return next((line for line in lines if re.search(r"\berror\b", line)), lines[0])
+    module = cupy().cuda.function.Module()
+    module.load(image(file, dict(defines)))
+    return Made(module.get_function(entry), '"follow.cuh"' in source(file) and follow.works())
 
 
 def launch(
@@ -77,12 +61,13 @@ def launch(
     if 0 in grid:
         return
     if shared > made.shared:
-        made.raw.max_dynamic_shared_size_bytes = made.shared = shared
+        cupy().cuda.driver.funcSetAttribute(made.function.ptr, MAX_DYNAMIC_SHARED, shared)
+        made.shared = shared
     values = tuple(map(_argument, arguments))
     if made.follows and follow.captured():
-        follow.start(made.raw.kernel.ptr, grid, block, values, shared)
+        follow.start(made.function.ptr, grid, block, values, shared)
     else:
-        made.raw(grid, block, values, shared_mem=shared)
+        made.function(grid, block, values, shared)
 
 
 def _argument(value: Any) -> Any:

@@ -1,24 +1,31 @@
 """Cache storage (twin of `polykv.ref.storage`): tiles of codes as attention reads them.
 
 The arena of a side of a layer is head after head, block after block, tile after tile: [n_kv, N, tiles, bytes]. Means of
-centered keys lie apart, [n_kv, N, bytes] (kernels/kv_mean.cuh).
+centered keys lie apart, [n_kv, N, bytes] (kernels/kv_mean.cuh). Arenas that grow together lie in pieces of memory
+straight from the driver (arena.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from polykv.errors import UnsupportedError
+from polykv.fast.batches import batches
+from polykv.fast.cuda.arena import Arena, aligned
 from polykv.fast.cuda.arrays import check
 from polykv.fast.cuda.compile import kernel, launch
 from polykv.fast.cuda.device import cupy
 from polykv.fast.cuda.forms import WARPS, Form, Use, form_of
 from polykv.fast.cuda.layout import TILE, codec_limit, kind_of, mean_bytes, slices_of
 from polykv.types import F32, I32, U8, Codec, KVArena
+
+# Bytes from which no more arenas join: what a growth holds twice, and what the driver rounds up seldom.
+ENOUGH = 256 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,28 +47,42 @@ def kv_alloc(
     reason = codec_limit(codec, head_dim, block_size)
     if reason is not None:
         raise UnsupportedError(reason)
-    width, slices = slices_of(head_dim)
-    shapes: dict[str, tuple[int, ...]] = {
-        "data": (n_kv, n_blocks, block_size // TILE, kind_of(codec).tile_bytes(width, slices))
-    }
-    if codec.centered:
-        shapes["means"] = (n_kv, n_blocks, slices * mean_bytes(width))
+    shapes = _shapes(codec, n_blocks, n_kv, head_dim, block_size)
     fields = {name: cupy().zeros(shape, np.uint8).swapaxes(0, 1) for name, shape in shapes.items()}
     form = form_of(codec, head_dim, Use.V if values else Use.K)
     return CudaArena(codec, n_kv, head_dim, block_size, fields, values, form)
 
 
 def kv_grow(arenas: Sequence[KVArena], n_blocks: int) -> None:
-    """Have n_blocks blocks in every arena, with what they hold; new ones are zero."""
-    for arena in map(own, arenas):
-        larger = kv_alloc(
-            arena.codec, n_blocks, arena.n_kv, arena.head_dim, arena.block_size, values=arena.values
-        ).fields
-        kept = min(n_blocks, arena.n_blocks)
-        for name, a in larger.items():
-            a[:kept] = arena.fields[name][:kept]
-        # The arena object stays, only its arrays are replaced: whoever holds it sees the larger ones.
-        arena.fields.update(larger)
+    """Have n_blocks blocks in every arena, with what they hold; new ones are zero. One old piece is held beside the new
+    ones. Raises CapacityError when the device has no room; some have grown then."""
+    for batch in batches(map(own, arenas), lambda a: _nbytes(a, n_blocks), ENOUGH):
+        piece = Arena(sum(_nbytes(a, n_blocks) for a in batch))
+        for a in batch:
+            kept, larger = min(n_blocks, a.n_blocks), {}
+            for name, shape in _shapes(a.codec, n_blocks, a.n_kv, a.head_dim, a.block_size).items():
+                field = piece.take(shape)
+                field.data.memset_async(0, field.nbytes, cupy().cuda.get_current_stream())
+                field[:, :kept] = a.fields[name].swapaxes(0, 1)[:, :kept]
+                larger[name] = field.swapaxes(0, 1)
+            # The arena object stays, only its arrays are replaced: whoever holds it sees the larger ones.
+            a.fields.update(larger)
+
+
+def _shapes(codec: Codec, n_blocks: int, n_kv: int, head_dim: int, block_size: int) -> dict[str, tuple[int, ...]]:
+    """Of one side of a layer: tiles, and means of centered keys."""
+    width, slices = slices_of(head_dim)
+    shapes: dict[str, tuple[int, ...]] = {
+        "data": (n_kv, n_blocks, block_size // TILE, kind_of(codec).tile_bytes(width, slices))
+    }
+    if codec.centered:
+        shapes["means"] = (n_kv, n_blocks, slices * mean_bytes(width))
+    return shapes
+
+
+def _nbytes(a: KVArena, n_blocks: int) -> int:
+    """Bytes of all fields with so many blocks, each where a piece may begin."""
+    return sum(aligned(prod(s)) for s in _shapes(a.codec, n_blocks, a.n_kv, a.head_dim, a.block_size).values())
 
 
 def own(arena: KVArena) -> CudaArena:

@@ -3,7 +3,8 @@
     K: factors * rope(norm * rms_norm(k + bias))        V: factors * (v + bias)        each step where there is one
 
 `write_both` is what a step of a model calls: one launch a layer, which takes the queries into the space of the keys
-too. Q, K and V may be columns of one product.
+too. Q, K and V may be columns of one product. Where codes take long to find, those of trellis types, queries have a
+launch of their own before, so that attention can begin with cells that were there before the step (attend.cu).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from polykv.fast.cuda.compile import kernel, launch
 from polykv.fast.cuda.forms import WARPS, size_defines
 from polykv.fast.cuda.kv import CudaArena, own, place
 from polykv.fast.cuda.kv_seal import append_centered
+from polykv.fast.cuda.layout import kind_of
 from polykv.types import F32, Angles, KVArena, LayerKV, Slots
 
 
@@ -74,17 +76,19 @@ def write(arena: KVArena, new: New, slots: Slots, steps: KeySteps | None = None)
 def write_both(
     kv: LayerKV, k: New, v: New, slots: Slots, steps: KeySteps | None = None, queries: Queries | None = None
 ) -> None:
-    """K and V of a layer, and its queries, in one kernel."""
+    """K and V of a layer, and its queries: one kernel, started twice if a side is of a trellis type."""
     a, b = own(kv.k), own(kv.v)
     if (len(k.x), a.n_kv, a.head_dim) != (len(v.x), b.n_kv, b.head_dim):
         raise ValueError("K and V of a layer have the same rows, heads and dims")
-    vectors = len(k.x) * (a.n_kv if queries is None else queries.out.shape[1])
     sides = (*place(a), *a.form.tables[1:], *_vectors(a, k), *place(b), *b.form.tables[1:], *_vectors(b, v))
     arguments = (*sides, *_cells(a, k, slots, steps or KeySteps()), *_queries(a, queries, len(k.x)))
     sizes = {**size_defines("K", a.form.sizes), **size_defines("V", b.form.sizes)}
     made = kernel("kv_both.cu", "kv_append_both", KV_K=a.form.type, KV_V=b.form.type, **sizes)
-    grid = -(-vectors // WARPS), 2 if queries is None else 3
-    launch(made, grid, (32 * WARPS,), arguments, shared=max(a.form.shared, b.form.shared))
+    apart = kind_of(a.codec).path or kind_of(b.codec).path
+    for first, tasks in ((0, 2),) if queries is None else ((2, 1), (0, 2)) if apart else ((0, 3),):
+        heads = a.n_kv if queries is None or first + tasks < 3 else queries.out.shape[1]
+        grid = -(-len(k.x) * heads // WARPS), tasks
+        launch(made, grid, (32 * WARPS,), (*arguments, first), shared=max(a.form.shared, b.form.shared))
 
 
 def _queries(a: CudaArena, q: Queries | None, n: int) -> tuple[Any, ...]:

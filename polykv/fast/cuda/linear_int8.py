@@ -12,17 +12,19 @@ from typing import Any
 import numpy as np
 
 from polykv.fast.cuda.compile import kernel, launch
-from polykv.fast.cuda.device import cupy
+from polykv.fast.cuda.device import cupy, device
 from polykv.fast.cuda.source import Define
 from polykv.fast.cuda.weights import own, type_name
-from polykv.types import WEIGHT_BLOCK, MatrixType, QuantTensor
+from polykv.types import WEIGHT_BLOCK, MatrixType, QuantTensor, WeightType
 
 # Columns of a tile of W (kernels/tiles.cuh).
 TILE = 128
-# Of linear_tiles.cu: rows of x that a block takes, rows of W, and warps, which share the columns.
+# Of linear_tiles.cu: rows of x that a block takes, warps, and into how many groups of rows of W they may be divided.
 TILE_ROWS = (1, 8, 16, 32)
-TILE_HEIGHT = 16
-TILE_WARPS = 8
+TILE_WARPS = (16, 8)
+TILE_GROUPS = (4, 2, 1)
+# 16 rows of W for a warp, twice where their registers suffice.
+TILE_PAIRS: dict[MatrixType, int] = {WeightType.Q4_0: 2, WeightType.IQ4_NL: 2}
 # Of linear_few.cu: rows of x that a block takes, warps, and pieces that a lane has on their way at once.
 FEW_ROWS = (1, 8)
 FEW_WARPS = 4
@@ -64,17 +66,34 @@ def product(y: Any, w: QuantTensor, x: Int8Rows) -> None:
     arguments = (y, own(w), x.codes, x.scales, x.n, w.rows, w.cols)
     if x.tiles:
         rows = next((r for r in TILE_ROWS if x.n <= r), TILE_ROWS[-1])
-        made = kernel("linear_tiles.cu", "linear_tiles", **tile_defines(w.type, rows))
-        launch(made, (-(-w.rows // TILE_HEIGHT), -(-x.n // rows)), (32 * TILE_WARPS,), arguments)
+        warps, groups = tile_block(w)
+        made = kernel("linear_tiles.cu", "linear_tiles", **tile_defines(w.type, rows, warps, groups))
+        grid = -(-w.rows // _height(w.type, groups)), -(-x.n // rows)
+        launch(made, grid, (32 * warps,), arguments)
     else:
         rows = next((r for r in FEW_ROWS if x.n <= r), FEW_ROWS[-1])
         made = kernel("linear_few.cu", "linear_few", **few_defines(w.type, rows))
         launch(made, (-(-w.rows // FEW_WARPS) * -(-x.n // rows),), (32 * FEW_WARPS,), arguments)
 
 
-def tile_defines(kind: MatrixType, rows: int) -> dict[str, Define]:
-    """The defines of kernels/linear_tiles.cu for a weight type and a number out of TILE_ROWS."""
-    return {"WEIGHT_TYPE": type_name(kind), "LINEAR_ROWS": rows, "LINEAR_WARPS": TILE_WARPS}
+def _height(kind: MatrixType, groups: int) -> int:
+    """Rows of W that a block takes."""
+    return 16 * TILE_PAIRS.get(kind, 1) * groups
+
+
+def tile_block(w: QuantTensor) -> tuple[int, int]:
+    """Warps of a block, and the groups that they form: blocks have as many rows of W as leave each multiprocessor one,
+    but half as many warps where there are more blocks and a warp has much to do (measured, docs/CUDA.md)."""
+    processors = device().processors
+    groups = next((g for g in TILE_GROUPS if w.rows >= _height(w.type, g) * processors), TILE_GROUPS[-1])
+    few = w.rows <= _height(w.type, 1) * processors or w.type not in TILE_PAIRS
+    return TILE_WARPS[0 if few else 1], groups
+
+
+def tile_defines(kind: MatrixType, rows: int, warps: int, groups: int) -> dict[str, Define]:
+    """The defines of kernels/linear_tiles.cu for a weight type; numbers out of TILE_ROWS, TILE_WARPS, TILE_GROUPS."""
+    sizes: dict[str, Define] = {"LINEAR_ROWS": rows, "LINEAR_WARPS": warps, "LINEAR_GROUPS": groups}
+    return {"WEIGHT_TYPE": type_name(kind), **sizes, "LINEAR_PAIRS": TILE_PAIRS.get(kind, 1)}
 
 
 def few_defines(kind: MatrixType, rows: int) -> dict[str, Define]:

@@ -4,7 +4,7 @@
     made.resources["rms_norm"].registers
 
 The development tools bring the compiler as a wheel (nvidia-cuda-nvrtc-cu12); no CuPy, driver or toolkit is needed. So
-every kernel is compiled in the ordinary test suite, with the options of `compile.OPTIONS` and those that CuPy adds.
+every kernel is compiled in the ordinary test suite, with the options of `images.OPTIONS`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 
 from polykv.errors import UnsupportedError
-from polykv.fast.cuda.compile import CUPY_OPTIONS, OPTIONS, first_error
+from polykv.fast.cuda.images import OPTIONS, first_error
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def compile_for(arch: str, text: str, *, name: str = "kernel.cu") -> Binary:
     lib, program = _nvrtc(), ctypes.c_void_p()
     _check(lib, lib.nvrtcCreateProgram(ctypes.byref(program), text.encode(), name.encode(), 0, None, None))
     try:
-        options = [o.encode() for o in (f"--gpu-architecture={arch}", *OPTIONS, *CUPY_OPTIONS, "--ptxas-options=-v")]
+        options = [o.encode() for o in (f"--gpu-architecture={arch}", *OPTIONS, "--ptxas-options=-v")]
         code = lib.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
         log = _text(lib, program, "ProgramLog").decode(errors="replace").strip("\0\n")
         if code != 0:

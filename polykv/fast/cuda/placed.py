@@ -6,23 +6,22 @@ to operations again and again. What was made of a matrix or vector is remembered
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 
+from polykv.fast.cuda.arena import Arena, aligned
 from polykv.fast.cuda.arrays import asarray
-from polykv.fast.cuda.weights import FIELDS, FLOATS, DeviceTensor, matrix, own
+from polykv.fast.cuda.weights import FIELDS, DeviceTensor, joined_rows
 from polykv.types import (
     F32,
-    WEIGHT_BLOCK,
     AttentionWeights,
     Equalizer,
     HeadWeights,
-    MatrixType,
     MlpWeights,
+    ModelWeights,
     QuantTensor,
 )
 
@@ -50,48 +49,69 @@ _MATRICES: WeakKeyDictionary[QuantTensor, DeviceTensor] = WeakKeyDictionary()
 _JOINED: WeakKeyDictionary[QuantTensor, tuple[tuple[ref[QuantTensor], ...], Products]] = WeakKeyDictionary()
 
 
-def placed(w: QuantTensor) -> DeviceTensor:
-    """The matrix on the device."""
+def placed(w: QuantTensor, arena: Arena | None = None) -> DeviceTensor:
+    """The matrix on the device; arena: where it goes when it is not there yet."""
     if isinstance(w, DeviceTensor):
         return w
     if w not in _MATRICES:
-        _MATRICES[w] = matrix(w)
+        _MATRICES[w] = joined_rows([w], w.type, arena)
     return _MATRICES[w]
 
 
-def joined(*ws: QuantTensor) -> Products:
-    """Matrices that multiply the same rows."""
+def joined(*ws: QuantTensor, arena: Arena | None = None) -> Products:
+    """Matrices that multiply the same rows; arena: see `placed`."""
     if len(ws) == 1 and isinstance(ws[0], DeviceTensor):
         return Products((ws[0],), ((0, 0, ws[0].rows),))
     given, found = _JOINED.get(ws[0], ((), None))
     if found is not None and len(given) == len(ws) and all(a() is b for a, b in zip(given, ws, strict=True)):
         return found
-    there = [w if isinstance(w, DeviceTensor) else matrix(w) for w in ws]
-    kinds = list(dict.fromkeys(w.type for w in there))
+    kinds = list(dict.fromkeys(w.type for w in ws))
     parts = []
-    for w in there:
-        before = [o for o in there[: there.index(w)] if o.type == w.type]
+    for i, w in enumerate(ws):
+        before = [o for o in ws[:i] if o.type == w.type]
         parts.append((kinds.index(w.type), sum(o.rows for o in before), w.rows))
-    made = Products(tuple(_join([w for w in there if w.type == kind], kind) for kind in kinds), tuple(parts))
+    matrices = tuple(joined_rows([w for w in ws if w.type == kind], kind, arena) for kind in kinds)
+    made = Products(matrices, tuple(parts))
     _JOINED[ws[0]] = tuple(map(ref, ws)), made
     return made
 
 
-def _join(ws: Sequence[DeviceTensor], kind: MatrixType) -> DeviceTensor:
-    """Rows of all, in their order, as one matrix."""
-    if len(ws) == 1:
-        return ws[0]
-    shape = sum(w.rows for w in ws), ws[0].data.shape[1]
-    if kind in FLOATS:
-        return DeviceTensor(kind, np.concatenate([own(w) for w in ws]), ws[0].cols)
-    # Every field of all blocks lies in one piece (weights.py).
-    size, at, pieces = WEIGHT_BLOCK[kind][1], 0, []
-    for _, width in FIELDS[kind]:
-        for w in ws:
-            n = w.data.size // size
-            pieces.append(own(w).reshape(-1)[at * n : (at + width) * n])
-        at += width
-    return DeviceTensor(kind, np.concatenate(pieces).reshape(shape), ws[0].cols)
+def _sets(weights: ModelWeights) -> list[tuple[QuantTensor, ...]]:
+    """Matrices of the layers that are joined."""
+    layers = zip(weights.attention, weights.mlp, strict=True)
+    return [ws for a, m in layers for ws in ((a.wq, a.wk, a.wv), (a.wo,), (m.gate, m.up), (m.down,))]
+
+
+def _lookups(weights: ModelWeights) -> list[QuantTensor]:
+    """Embedding and output matrix, once if they are the same."""
+    return list(dict.fromkeys((weights.embedding, weights.head.out)))
+
+
+def weight_bytes(weights: ModelWeights) -> int:
+    """Bytes of all matrices of a model in one piece."""
+    sets = [*_sets(weights), *((w,) for w in _lookups(weights))]
+    sizes = [[w.nbytes for w in ws if w.type == kind] for ws in sets for kind in {w.type for w in ws}]
+    return sum(aligned(sum(size)) for size in sizes)
+
+
+def place(weights: ModelWeights) -> None:
+    """Take all matrices of a model to the device, in one piece of memory. Raises CapacityError."""
+    lookups, sets = _lookups(weights), _sets(weights)
+    if any(isinstance(w, DeviceTensor) or w in _MATRICES for w in lookups):
+        # They are there: another session has brought them.
+        return
+    arena = Arena(weight_bytes(weights))
+    for w in lookups:
+        placed(w, arena)
+    for ws in sets:
+        joined(*ws, arena=arena)
+
+
+def placed_bytes(weights: ModelWeights) -> int:
+    """Bytes of the matrices that are on the device."""
+    there = [w if isinstance(w, DeviceTensor) else _MATRICES.get(w) for w in _lookups(weights)]
+    made = [_JOINED[ws[0]][1] for ws in _sets(weights) if ws[0] in _JOINED]
+    return sum(w.nbytes for w in (*there, *(w for ps in made for w in ps.matrices)) if w is not None)
 
 
 def vector(x: Any) -> Any:

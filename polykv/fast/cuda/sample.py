@@ -7,15 +7,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from polykv.errors import UnsupportedError
 from polykv.fast.cuda.arrays import asarray, check, output
 from polykv.fast.cuda.compile import kernel, launch
 from polykv.fast.cuda.device import cupy
 from polykv.types import F32, I32
 
 THREADS = 256
-# Weights of that many logits add up in 64 bits (kernels/sample.cuh).
-VOCABULARY = 1 << 19
 
 
 def penalize(logits: F32, recent: list[I32], penalty: F32, *, out: F32 | None = None) -> F32:
@@ -51,13 +48,9 @@ def _copy(y: Any, x: Any) -> None:
 def sample(logits: F32, temperature: F32, top_k: I32, top_p: F32, min_p: F32, u: npt.NDArray[np.float64]) -> I32:
     """One token id per row of logits [R, V]; temperature 0 takes the largest logit (lowest id on ties).
 
-    The token of a row with NaN is the first id that has it. Raises UnsupportedError for more than 2^19 logits.
+    The token of a row with NaN is the first id that has it.
     """
     rows, vocabulary = check("logits", logits, np.float32, -1, -1).shape
-    if vocabulary > VOCABULARY:
-        raise UnsupportedError(
-            f"the vocabulary has {vocabulary} entries; sampling on the GPU takes {VOCABULARY} at most"
-        )
     tokens: I32 = cupy().empty(rows, np.int32)
     arguments = (
         check("temperature", temperature, np.float32, rows),

@@ -16,7 +16,16 @@ from polykv.fast.cuda.glu import GATES
 from polykv.fast.cuda.layout import KINDS, Kind, slices_of
 from polykv.fast.cuda.lift import F16, file_of
 from polykv.fast.cuda.lift import defines as lift_defines
-from polykv.fast.cuda.linear_int8 import FEW_ROWS, TILE, TILE_ROWS, few_defines, tile_defines
+from polykv.fast.cuda.linear_int8 import (
+    FEW_ROWS,
+    TILE,
+    TILE_GROUPS,
+    TILE_PAIRS,
+    TILE_ROWS,
+    TILE_WARPS,
+    few_defines,
+    tile_defines,
+)
 from polykv.fast.cuda.prefill_config import config as prefill_config
 from polykv.fast.cuda.source import Define
 from polykv.fast.cuda.weights import FIELDS, FLOATS, type_name
@@ -27,7 +36,7 @@ ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 
 # Two blocks on a multiprocessor leave 128 registers a thread: with the sums of 16 or 32 rows of x, the last few words
 # of some types go to memory, once for a thousand weights or more.
-TILE_SPILLS = {1: 0, 8: 0, 16: 64, 32: 256}
+TILE_SPILLS = {1: 0, 8: 0, 16: 64, 32: 288}
 
 
 @dataclass(frozen=True)
@@ -74,7 +83,11 @@ def _linear() -> Iterator[Shipped]:
         for rows in FEW_ROWS if WEIGHT_BLOCK[kind][0] < TILE else ():
             yield Shipped("linear_few.cu", "linear_few", few_defines(kind, rows))
         for rows in TILE_ROWS:
-            yield Shipped("linear_tiles.cu", "linear_tiles", tile_defines(kind, rows), TILE_SPILLS[rows])
+            # Groups change addresses, not what a lane holds.
+            sizes = [(TILE_WARPS[0], 1), (TILE_WARPS[1], TILE_GROUPS[0])]
+            for warps, groups in sizes if kind in TILE_PAIRS else sizes[:1]:
+                defines = tile_defines(kind, rows, warps, groups)
+                yield Shipped("linear_tiles.cu", "linear_tiles", defines, TILE_SPILLS[rows])
         yield Shipped("linear_few_f32.cu", "linear_few_f32", {"WEIGHT_TYPE": type_name(kind)})
     for kind in FLOATS:
         yield Shipped("linear_few_plain.cu", "linear_few_plain", {"WEIGHT_FLOAT": type_name(kind)})
@@ -125,7 +138,8 @@ def _attention() -> Iterator[Shipped]:
             yield Shipped("attend.cu", "attend", made.defines(), MANY_SPILLS if made.warps >= MANY_WARPS else 0)
     for kind in (k for k in kinds if k.path):
         for j, head in enumerate(HEADS):
-            made = config(kind, kind, head, 1 + j % 2, softcap=False, limit=SHARED, one_table=True)
+            how = {"one_table": True, "early": True}
+            made = config(kind, kind, head, 1 + j % 2, softcap=False, limit=SHARED, **how)
             yield Shipped("attend.cu", "attend", made.defines(), MANY_SPILLS if made.warps >= MANY_WARPS else 0)
     # Centered keys, with one and two sets of queries.
     for i, kind in enumerate(k for k in kinds if k.name in USUAL):

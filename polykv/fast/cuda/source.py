@@ -3,7 +3,7 @@
     text = source("norm.cu", {"NORM_THREADS": 256})
 
 A kernel is a real file in `kernels/`. Its `#include "x.cuh"` are pasted here, each once, and its defines are put before
-it, so the text alone says what is compiled: CuPy's cache on disk looks at the text and not at the contents of headers.
+it, so the text alone says what is compiled, and what is kept of it on disk is found by the text.
 System headers are refused: NVRTC then needs no include path, on any machine. `#line` keeps the places in messages.
 """
 

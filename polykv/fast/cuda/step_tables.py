@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from polykv.fast.cuda.attend_config import Config, config
 from polykv.fast.cuda.attend_plan import ENTRIES, HEADS, Plan, long, plan, sets_of
 from polykv.fast.cuda.attend_run import Step
 from polykv.fast.cuda.device import device
+from polykv.fast.cuda.forms import WARPS
 from polykv.fast.cuda.layout import kind_of
 from polykv.fast.cuda.levels import same_table
 from polykv.fast.cuda.upload import Upload
@@ -29,7 +31,7 @@ Host = npt.NDArray[Any]
 @dataclass(frozen=True)
 class Shape:
     """What decides how a layer's attention over one kind of cells is cut, and compiled. group: of the cache; exact:
-    whether it is that over the group's exact cells."""
+    whether it is that over the group's exact cells; staged: whether the group has any."""
 
     group: int
     k: Codec
@@ -40,12 +42,14 @@ class Shape:
     window: int
     capped: bool
     exact: bool = False
+    staged: bool = False
 
     @staticmethod
     def of(layer: Layer, exact: bool = False) -> Shape:
         w, kv = layer.attention, layer.kv.exact if exact and layer.kv.exact else layer.kv
         codecs = kv.k.codec, kv.v.codec
-        return Shape(layer.group, *codecs, w.n_heads, w.n_kv, w.head_dim, w.window, w.softcap > 0, exact)
+        sizes, staged = (w.n_heads, w.n_kv, w.head_dim, w.window), layer.kv.exact is not None
+        return Shape(layer.group, *codecs, *sizes, w.softcap > 0, exact, staged)
 
     def reads(self, segments: Sequence[Segments]) -> Segments:
         """Its own segments, of those of all groups."""
@@ -65,6 +69,8 @@ class Shape:
             one_table=one_table,
             long=long(segments),
             centered=self.k.centered,
+            # Units are coded between: then the kernel before is another one.
+            early=not self.staged,
         )
 
 
@@ -166,7 +172,11 @@ def _filled(x: Host, n: int, value: int) -> Host:
 
 
 def _plan(s: Shape, made: Config, segments: Segments) -> Plan:
-    slots = device().processors * made.ctas
+    processors = device().processors
+    slots, busy = processors * made.ctas, 2 * -(-len(segments.positions) * s.n_kv // WARPS)
+    if made.early and 16 * busy <= processors:
+        # Meanwhile so many multiprocessors look for paths and have no room for another block.
+        slots -= busy
     return plan(segments, s.heads, s.n_kv, s.window, sets=made.sets, turn=made.turn, slots=slots, teams=made.teams)
 
 
@@ -199,15 +209,23 @@ class StepTables:
                 at += 5
             self.slots.append(Slots(*cells, units))
         self.steps: list[Step] = []
-        cuts = zip(shapes, host.rooms.configs, host.rooms.items, host.plans, host.rooms.seen_from, strict=True)
-        for s, made, n, p, seen_from in cuts:
+        plans = list(zip(shapes, host.rooms.configs, host.rooms.items, host.plans, host.rooms.seen_from, strict=True))
+        counts = [(n * s.n_kv * p.queries, made.width * made.slices) for s, made, n, p, _ in plans]
+        # The largest first: layers of all shapes write their partial results to the same place.
+        for count in sorted(counts, key=prod, reverse=True):
+            room.take("sums", count)
+        for (s, _, n, _, seen_from), count in zip(plans, counts, strict=True):
             items, ptr, parts = take(at, (n, ENTRIES)), take(at + 1, (rows * s.heads + 1,)), take(at + 2, (1,))
             at += 3
-            count = n * s.n_kv * p.queries
-            sums = room.take("sums", (count, made.width * made.slices))
+            sums = room.take("sums", count)
             blocks, of_rows, positions = tables[s.group, s.exact]
-            weights = room.take("weights", (count, 2))
+            weights = room.take("weights", (max(counts)[0], 2))
             self.steps.append(Step(items, ptr, parts, blocks, of_rows, positions, sums, weights, seen_from))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tables on the device."""
+        return self._upload.nbytes
 
     def send(self, host: HostTables) -> None:
         """The tables of a step that has the same rooms."""

@@ -33,6 +33,11 @@ class Upload:
         # CuPy lends pinned memory anew at once, and the last copy may still be under way then.
         finalize(self, self._sent.synchronize).atexit = False
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the device, and as many of pinned memory on the host."""
+        return int(self._device.nbytes)
+
     def array(self, i: int, shape: tuple[int, ...], dtype: npt.DTypeLike = np.int32) -> Any:
         """Array i on the device."""
         n = int(np.prod(shape))

@@ -11,12 +11,15 @@ kernels/weights.cuh read this layout.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from polykv.fast.cuda.arena import Arena
 from polykv.fast.cuda.arrays import asarray, check
+from polykv.fast.cuda.device import cupy
 from polykv.types import WEIGHT_BLOCK, MatrixType, QuantTensor, WeightType
 
 # (offset, bytes) of the fields of a block, in the order of the device layout.
@@ -43,6 +46,8 @@ FLOATS: dict[MatrixType, str] = {
 }
 
 
+# Bytes of a file's matrix that are on their way to the device at a time.
+STAGED = 64 << 20
 # Values that a thread takes at once: a piece of the structs in kernels/weights.cuh.
 _WIDE = (WeightType.Q2_K, WeightType.Q3_K, WeightType.Q6_K)
 PIECE: dict[MatrixType, int] = {**dict.fromkeys(FLOATS, 1), **dict.fromkeys(FIELDS, 32), **dict.fromkeys(_WIDE, 64)}
@@ -56,23 +61,68 @@ class DeviceTensor(QuantTensor):
     """
 
 
+def fields_of(kind: MatrixType) -> tuple[tuple[int, int], ...]:
+    """(offset, bytes) of the fields of a block, in the order of the device layout; types of floats have one."""
+    return FIELDS.get(kind, ((0, WEIGHT_BLOCK[kind][1]),))
+
+
 def matrix(w: QuantTensor) -> DeviceTensor:
     """A file's matrix, copied to the device.
 
     Raises ValueError for a type that has no kernels here (`supports_weight` says so before).
     """
-    if w.type not in FIELDS and w.type not in FLOATS:
-        raise ValueError(f"no kernel for {w.type.name}")
-    return DeviceTensor(w.type, by_field(asarray(w.data), w.type), w.cols)
+    return joined_rows([w], w.type)
+
+
+def joined_rows(ws: Sequence[QuantTensor], kind: MatrixType, arena: Arena | None = None) -> DeviceTensor:
+    """Rows of matrices of a file or of the device, all of one type, in their order as one matrix. arena: where it
+    lies; in CuPy's pool when None.
+
+    Raises ValueError for a type that has no kernels here.
+    """
+    if kind not in FIELDS and kind not in FLOATS:
+        raise ValueError(f"no kernel for {kind.name}")
+    if len(ws) == 1 and isinstance(ws[0], DeviceTensor):
+        return ws[0]
+    shape = sum(w.rows for w in ws), ws[0].data.shape[1]
+    out = cupy().empty(shape, np.uint8) if arena is None else arena.take(shape)
+    size = WEIGHT_BLOCK[kind][1]
+    total, at = out.size // size, 0
+    places = []
+    for _, width in fields_of(kind):
+        places.append(out.reshape(-1)[at * total : (at + width) * total].reshape(total, width))
+        at += width
+    first = 0
+    for blocks in (piece for w in ws for piece in _pieces(w)):
+        for place, field in zip(places, blocks, strict=True):
+            place[first : first + len(field)] = field
+        first += len(blocks[0])
+    return DeviceTensor(kind, out, ws[0].cols)
+
+
+def _pieces(w: QuantTensor) -> Iterator[list[Any]]:
+    """Fields [blocks, bytes] on the device of all blocks of a matrix, in order, some rows of the host at a time."""
+    size, fields = WEIGHT_BLOCK[w.type][1], fields_of(w.type)
+    if isinstance(w, DeviceTensor):
+        data, at = own(w).reshape(-1), 0
+        n, found = data.size // size, []
+        for _, width in fields:
+            found.append(data[at * n : (at + width) * n].reshape(n, width))
+            at += width
+        yield found
+        return
+    step = max(1, STAGED // max(1, w.data.shape[1]))
+    for row in range(0, w.rows, step):
+        blocks = asarray(w.data[row : row + step]).reshape(-1, size)
+        yield [blocks[:, at : at + width] for at, width in fields]
 
 
 def by_field(data: Any, kind: MatrixType) -> Any:
-    """The bytes of a matrix, uint8 [rows, row_bytes] of either library, in the order of fields, in the same shape."""
-    if kind in FLOATS or data.size == 0:
+    """The bytes of a matrix of the host, uint8 [rows, row_bytes], in the order of fields, in the same shape."""
+    if data.size == 0:
         return data
     blocks = data.reshape(-1, WEIGHT_BLOCK[kind][1])
-    # NumPy's function works on CuPy's arrays, and stays on the device.
-    return np.concatenate([blocks[:, at : at + size].reshape(-1) for at, size in FIELDS[kind]]).reshape(data.shape)
+    return np.concatenate([blocks[:, at : at + size].reshape(-1) for at, size in fields_of(kind)]).reshape(data.shape)
 
 
 def own(w: QuantTensor) -> Any:

@@ -9,6 +9,8 @@
 //   ATT_TILES        tiles at a time, 1 or 2: what is done once for all of them takes as long as a third of a tile
 //   ATT_WARPS        warps of a block                ATT_MEANS     1 if keys are centered
 //   ATT_COPIES       of tables of trellis types         ATT_SHARED_TABLE   1 if K and V have the same
+//   ATT_EARLY        1: starts while new K and V are being written (follow.cuh). Queries are there, for the kernel before
+//                    the last wrote them; turns with cells that may be new wait. Trellis types take long to write.
 //
 // With one turn on its way the next keys take the place of those that have been read, and so do the values.
 //
@@ -38,7 +40,8 @@ constexpr int V_TABLE = ATT_SHARED_TABLE ? 0 : KCodes::TABLE, TABLES = V_TABLE +
 constexpr int EXCHANGE = ATT_SLICES > 1 ? 2 * WARPS * ATT_TILES * ATT_SETS * 32 * 16 : 0;
 
 struct Item {
-    int table, first, count, start, row, rows, head, heads;
+    // old: cells that were there before this step.
+    int table, first, count, start, old, row, rows, head, heads;
 };
 
 #include "attend_source.cuh"
@@ -51,7 +54,7 @@ attend(const float* q, const Item* __restrict__ items, const int* __restrict__ r
        int window, int seen_from, const u8* __restrict__ means, u32 mean_block, long long mean_head, float whole_unit,
        float* __restrict__ part, float2* __restrict__ part_ml) {
     extern __shared__ uint4 memory[];
-    follows(q);
+    if (!ATT_EARLY) follows(q);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     const int slice = warp % ATT_SLICES, team = warp / ATT_SLICES, kv = blockIdx.y;
     const Item item = items[blockIdx.x];
@@ -66,7 +69,9 @@ attend(const float* q, const Item* __restrict__ items, const int* __restrict__ r
     const int first = item.first / TURN, n = (item.count + TURN - 1) / TURN;
     // Block of the turn after those on their way, read a turn before it is needed.
     int ahead = team, block = ahead < n ? table[first + ahead >> shift] : 0;
+    const int fresh = item.old / TURN;
     auto send_keys = [&](int stage) {
+        if (ATT_EARLY && fresh <= ahead && ahead < n) kernel_before();
         if (ahead >= n) return;
         source.keys(base + stage * STAGE + 16 * lane, block, first + ahead, slice, lane);
         // A block is a unit.
@@ -251,6 +256,7 @@ attend(const float* q, const Item* __restrict__ items, const int* __restrict__ r
 
     // The warps' results become one, in shared memory where the tiles were.
     copies_but<0>();
+    if (ATT_EARLY) follows(q);
     __syncthreads();
     float* sums = reinterpret_cast<float*>(memory);
     float2* ml = reinterpret_cast<float2*>(sums + TEAMS * QUERIES * DIMS);

@@ -61,7 +61,8 @@ KV_LOOP
     for (int start = 0; start < f.dim / 4; start += 32) {
         const int four = start + lane;
         const float4 w = four < f.dim / 4 ? ((const float4*)v.x)[four] : float4{0.0f, 0.0f, 0.0f, 0.0f};
-        put_four<QUANTIZE_TILES>(codes, scales, w, row, head * (f.dim / 4) + four, heads * f.dim, four < f.dim / 4);
+        const int at = head * (f.dim / 4) + four;
+        put_four<QUANTIZE_TILES>(codes, scales, w, row, at, heads * f.dim, rows / 8, four < f.dim / 4);
     }
 #else
 KV_LOOP

@@ -17,5 +17,5 @@ glu_int8(unsigned* codes, uint2* scales, const float* gate, const float* up, int
         const float4 u = *(const float4*)(up + (long long)row * up_pitch + 4 * four);
         v = {GLU_GATE(g.x) * u.x, GLU_GATE(g.y) * u.y, GLU_GATE(g.z) * u.z, GLU_GATE(g.w) * u.w};
     }
-    put_four<QUANTIZE_TILES>(codes, scales, v, row, four, cols, i < total);
+    put_four<QUANTIZE_TILES>(codes, scales, v, row, four, cols, total / (cols / 4) / 8, i < total);
 }

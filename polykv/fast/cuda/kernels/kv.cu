@@ -88,7 +88,7 @@ kv_unpack(u8* data, long long block_bytes, long long head_bytes, u8* means, long
 }
 
 // n vectors as bytes, and back.
-extern "C" __global__ void KV_BOUNDS
+extern "C" __global__ void KV_NEW_BOUNDS(Type::PATH)
 kv_encode(u8* bytes, const Form* form, const float* signs, const signed char* core, const float* numbers, const float* x, int n) {
     if (number() >= n) return;
     const Form f = *form;

@@ -1,5 +1,5 @@
-// New K and V of a layer into their cells, and its queries into the space of the keys, in one launch: row 0 of the grid
-// takes K, row 1 takes V (kv_warp.cuh), row 2, where there is one, takes the queries.
+// New K and V of a layer into their cells, and its queries into the space of the keys, in one launch or in two: task 0 is
+// K, task 1 is V (kv_warp.cuh), task 2 the queries; a row of the grid does task `first` plus its number.
 //
 // Defines: KV_K, KV_V, types of kv_types.cuh; K_DIM to K_SPARE, V_DIM to V_SPARE, their sizes (struct Form). Compiled for
 // its sizes alone a step of one row takes a third of the time: it is one long chain of small loops.
@@ -47,12 +47,13 @@ kv_append_both(u8* k_data, long long k_block, long long k_head, const float* k_s
                const int* blocks, const int* offsets, int n, int heads, const float* norm, double eps, const float* cosines,
                const float* sines, int half, int interleaved,
                const float* q, int q_pitch, const float* q_bias, const float* q_factors, const float* q_norm, int q_heads,
-               float* queries, int dims) {
+               float* queries, int dims, int first) {
     const Tables of_keys = {k_signs, k_core, k_numbers};
     const New both = {blocks, offsets, n, heads, norm, eps, cosines, sines, half, interleaved};
-    if (blockIdx.y == 0)
+    const int task = first + blockIdx.y;
+    if (task == 0)
         append<KV_K>({{k_data, k_block, k_head}, K_FORM, of_keys, k, k_pitch, k_bias, k_factors}, both);
-    else if (blockIdx.y == 1)
+    else if (task == 1)
         append<KV_V>({{v_data, v_block, v_head}, V_FORM, {v_signs, v_core, v_numbers}, v, v_pitch, v_bias, v_factors},
                      {blocks, offsets, n, heads, nullptr, 0.0, nullptr, nullptr, 0, 0});
     else

@@ -8,8 +8,13 @@
 
 #define KV_WARPS 4
 #define KV_BOUNDS __launch_bounds__(32 * KV_WARPS, 8)
-// New vectors: a search for a path takes a few registers more.
-#define KV_NEW_BOUNDS(PATH) __launch_bounds__(32 * KV_WARPS, (PATH) ? 7 : 8)
+// New vectors: a search for a path takes a few registers more, and still more where sizes are not known.
+#ifdef KV_FIXED
+#define KV_SEARCHES 7
+#else
+#define KV_SEARCHES 6
+#endif
+#define KV_NEW_BOUNDS(PATH) __launch_bounds__(32 * KV_WARPS, (PATH) ? KV_SEARCHES : 8)
 #define LANE (threadIdx.x % 32), 32
 
 extern __shared__ float room[];
@@ -77,6 +82,7 @@ template <class T> __device__ __forceinline__ void append(const Side& s, const N
     const long long angle = (long long)row * to.half;
     const float *cosines = to.cosines ? to.cosines + angle : to.cosines, *sines = to.sines ? to.sines + angle : to.sines;
     steps_soon(f, s.tables, s.bias, s.factors, to.norm, cosines, sines, to.half, head);
+    if constexpr (T::PATH != 0) soon(T::levels(s.tables), 4 * (64 << T::BITS), threadIdx.x % 32);
     const float* x = s.x;
     follows(x);
     load(v, f, x + (long long)row * s.pitch + head * f.dim);

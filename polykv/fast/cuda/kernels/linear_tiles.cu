@@ -1,13 +1,15 @@
 // y = x W^T for up to LINEAR_ROWS rows x and packed W whose rows are multiples of 128 values, on tensor cores.
 //
-// Defines: WEIGHT_TYPE, LINEAR_ROWS (1, 8, 16, 32), LINEAR_WARPS (of a block).
-// A block has 16 rows of W, its warps share the columns: warp w takes the tiles (tiles.cuh) w, w + LINEAR_WARPS, ... A tile
-// of 16 rows is the operand a of `mma`, 8 rows of x, as int8 in the order of operand b (quantize.cu), the other one. Sums
-// over 32 columns are integers; each is scaled by the scales of its row and column and added in float32. At the end the
-// warps' sums are added in their order. So the order of a row's sums depends on cols alone, for any number of rows.
+// Defines: WEIGHT_TYPE, LINEAR_ROWS (1, 8, 16, 32), LINEAR_WARPS (of a block), LINEAR_GROUPS, LINEAR_PAIRS.
+// A warp has LINEAR_PAIRS times 16 rows of W and a part of the columns: warp w the rows of group w % LINEAR_GROUPS, and of
+// the tiles (tiles.cuh) every one that its part of LINEAR_WARPS / LINEAR_GROUPS takes in turn. 16 rows of a tile are the
+// operand a of `mma`, 8 rows of x, as int8 in the order of operand b (quantize.cu), the other one. Sums over 32 columns are
+// integers; each is scaled by the scales of its row and column and added in float32. At the end the parts' sums are added
+// in their order, which depends on the shape of W alone: a row of y is the same for any number of rows.
 //
-// A step (32 columns) costs a warp about 40 instructions for 8 rows of x and 16 of W, a quarter of what dp4a takes for as
-// many products: memory stays the limit. For a single row of x the sums of the other columns of c are left out.
+// 32 rows of x are 40 bytes for each of their columns, W has some 0.56 bytes a value: so that x does not cost more than W on
+// its way from the L2 cache, a block has as many rows of W as leave a block to every multiprocessor (GROUPS), and its
+// warps, which read the same x at about the same time, find it in the L1 cache.
 
 #include "follow.cuh"
 #include "mma_s8.cuh"
@@ -18,46 +20,50 @@
 #define LINEAR_CHUNKS ((LINEAR_ROWS + 7) / 8)
 // Of the two columns of c that a lane has, those that are wanted.
 #define LINEAR_COLUMNS (LINEAR_ROWS == 1 ? 1 : 2)
-// Tiles that a warp has on their way at once: 16 rows x 64 bytes each. With many rows of x their sums need the registers.
-#define LINEAR_AHEAD (LINEAR_CHUNKS == 1 ? 2 : 1)
+#define LINEAR_PARTS (LINEAR_WARPS / LINEAR_GROUPS)
+#define LINEAR_HEIGHT (16 * LINEAR_PAIRS * LINEAR_GROUPS)
+// 1.5 * 2^23: an integer below 2^22 that was added to its bits is the float of it, less this.
+#define LINEAR_MAGIC 0x4B400000
 
-// Activations as quantize.cu writes them for tiles: codes [chunk][step][lane] of 8 bytes, scales [chunk][step][8] of a
-// float32 and two int16 sums of 16 codes.
-// The pointers are this lane's own, at step 0.
+// Activations as quantize.cu writes them for tiles: codes [tile][chunk][step][lane] of 8 bytes, scales [tile][chunk][step][8]
+// of a float32 and two int16 sums of 16 codes.
+// The pointers are this lane's own, at its first chunk; chunks: of all rows.
 struct Rows {
     const uint2* codes;
     const uint4* scales;
-    int steps;
+    int chunks;
 };
 
 // What belongs to columns 2 q and 2 q + 1 of c: scales, and sums of either half.
 struct Columns {
     float d[2];
-    int low[2], high[2];
+    unsigned sums[2];
+    __device__ __forceinline__ int low(int i) const { return (int)(short)(sums[i] & 0xffffu); }
+    __device__ __forceinline__ int high(int i) const { return (int)sums[i] >> 16; }
+    // by (low + high) + start, one instruction; by fits a byte.
+    __device__ __forceinline__ int both(int i, int by, int start) const { return two_times(sums[i], by, start); }
 };
 
 __device__ __forceinline__ Columns columns_of(const uint4* scales) {
     const uint4 v = cached16(scales);
-    return {{__uint_as_float(v.x), __uint_as_float(v.z)},
-            {(int)(short)(v.y & 0xffffu), (int)(short)(v.w & 0xffffu)},
-            {(int)v.y >> 16, (int)v.w >> 16}};
+    return {{__uint_as_float(v.x), __uint_as_float(v.z)}, {v.y, v.w}};
 }
 
 // One step of 16 rows of W, of tiles a (rows g) and b (rows g + 8), with 8 rows of x.
 template <typename T>
 __device__ __forceinline__ void
-add_step(float (&sums)[4], const Tile<T>& a, const Tile<T>& b, int step, const uint2* at, const uint4* scales, int q) {
-    const uint2 codes = cached8(at);
-    const Columns column = columns_of(scales);
+add_step(float (&sums)[4], const Tile<T>& a, const Tile<T>& b, int step, uint2 codes, const Columns& column,
+         const int (&magic)[4], int q) {
     if constexpr (!Tile<T>::HALVES) {
-        int c[4] = {};
-        mma_s8_32(c, a.word(step, 0, q), b.word(step, 0, q), a.word(step, 1, q), b.word(step, 1, q), codes);
+        int c[4];
+        mma_s8_32_from(c, magic, a.word(step, 0, q), b.word(step, 0, q), a.word(step, 1, q), b.word(step, 1, q), codes);
         for (int i = 0; i < 4; i += 3 - LINEAR_COLUMNS) {
             const Tile<T>& w = i < 2 ? a : b;
             const float d = column.d[i & 1];
-            const int sum = column.low[i & 1] + column.high[i & 1];
-            sums[i] = fmaf(w.scale(step), d * (float)(c[i] - T::ZERO * sum), sums[i]);
-            if (T::MINIMUM) sums[i] = fmaf(-w.minimum(step), d * (float)sum, sums[i]);
+            // What the zero of the codes adds is in the number that makes an integer of the bits: all of it is exact.
+            const float zero = __int_as_float(column.both(i & 1, T::ZERO, LINEAR_MAGIC));
+            sums[i] = fmaf(w.scale(step) * d, __int_as_float(c[i]) - zero, sums[i]);
+            if (T::MINIMUM) sums[i] = fmaf(-w.minimum(step), d * (float)column.both(i & 1, 1, 0), sums[i]);
         }
     } else {
         int c[4] = {}, e[4] = {};
@@ -66,71 +72,105 @@ add_step(float (&sums)[4], const Tile<T>& a, const Tile<T>& b, int step, const u
         for (int i = 0; i < 4; i += 3 - LINEAR_COLUMNS) {
             const Tile<T>& w = i < 2 ? a : b;
             const float d = column.d[i & 1];
-            const int first = c[i] - T::ZERO * column.low[i & 1], second = e[i] - T::ZERO * column.high[i & 1];
+            const int low = column.low(i & 1), high = column.high(i & 1);
+            const int first = c[i] - T::ZERO * low, second = e[i] - T::ZERO * high;
             const int sum = w.factor(step, 0) * first + w.factor(step, 1) * second;
             sums[i] = fmaf(w.scale(), d * (float)sum, sums[i]);
             if (T::MINIMUM) {
-                const int least = w.offset(step, 0) * column.low[i & 1] + w.offset(step, 1) * column.high[i & 1];
+                const int least = w.offset(step, 0) * low + w.offset(step, 1) * high;
                 sums[i] = fmaf(-w.minimum(), d * (float)least, sums[i]);
             }
         }
     }
 }
 
-__device__ __forceinline__ void
-add_tile(float (&sums)[LINEAR_CHUNKS][4], Tile<Weight>& a, Tile<Weight>& b, const Rows& x, int tile, int q) {
-    a.finish(q);
-    b.finish(q);
-#pragma unroll
-    for (int chunk = 0; chunk < LINEAR_CHUNKS; ++chunk) {
-        const uint2* codes = x.codes + 32 * (chunk * x.steps + 4 * tile);
-        const uint4* scales = x.scales + 4 * (chunk * x.steps + 4 * tile);
-#pragma unroll
-        for (int step = 0; step < 4; ++step)
-            add_step(sums[chunk], a, b, step, codes + 32 * step, scales + 4 * step, q);
+// 16 rows of W: rows g are tile a, rows g + 8 tile b.
+struct Pair {
+    Tile<Weight> a, b;
+    __device__ __forceinline__ void start(const Fields (&rows)[2], int tile, int q) {
+        a.start(rows[0], tile, q);
+        b.start(rows[1], tile, q);
     }
+};
+
+__device__ __forceinline__ void
+add_tile(float (&sums)[LINEAR_PAIRS][LINEAR_CHUNKS][4], Pair (&w)[LINEAR_PAIRS], const Rows& x, int tile, int q) {
+    for (Pair& pair : w) {
+        pair.a.finish(q);
+        pair.b.finish(q);
+    }
+    const uint2* codes = x.codes + 128 * (long long)(tile * x.chunks);
+    const uint4* scales = x.scales + 16 * (long long)(tile * x.chunks);
+    int magic[4] = {LINEAR_MAGIC, LINEAR_MAGIC, LINEAR_MAGIC, LINEAR_MAGIC};
+    for (int& m : magic) keep_in_register(m);
+#pragma unroll
+    for (int step = 0; step < 4; ++step)
+#pragma unroll
+        for (int chunk = 0; chunk < LINEAR_CHUNKS; ++chunk) {
+            const uint2 eight = cached8(codes + 32 * (4 * chunk + step));
+            const Columns column = columns_of(scales + 4 * (4 * chunk + step));
+#pragma unroll
+            for (int i = 0; i < LINEAR_PAIRS; ++i) add_step(sums[i][chunk], w[i].a, w[i].b, step, eight, column, magic, q);
+        }
 }
 
-extern "C" __global__ void __launch_bounds__(32 * LINEAR_WARPS, 16 / LINEAR_WARPS)
+// use(row of x, row of W in the block, sum) for all sums of this lane.
+template <typename Use>
+__device__ __forceinline__ void each_sum(float (&sums)[LINEAR_PAIRS][LINEAR_CHUNKS][4], int group, Use use) {
+    const int lane = threadIdx.x % 32, row = lane / 4, column = 2 * (lane % 4);
+#pragma unroll
+    for (int i = 0; i < LINEAR_PAIRS; ++i)
+#pragma unroll
+        for (int chunk = 0; chunk < LINEAR_CHUNKS; ++chunk)
+#pragma unroll
+            for (int k = 0; k < 4; ++k)
+                use(8 * chunk + column + (k & 1), 16 * (LINEAR_PAIRS * group + i) + row + 8 * (k >> 1), sums[i][chunk][k]);
+}
+
+extern "C" __global__ void __launch_bounds__(32 * LINEAR_WARPS, 1)
 linear_tiles(float* y, const unsigned char* data, const uint2* codes, const uint2* scales, int n, int rows, int cols) {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, q = lane % 4;
-    const int before = 8 * LINEAR_CHUNKS * blockIdx.y, steps = cols / 32, blocks = cols / Weight::VALUES;
-    const long long start = (long long)before / 8 * steps;
-    // Rows past the end read the last one; nobody looks at the result.
-    const int row = min((int)blockIdx.x * 16 + lane / 4, rows - 1), other = min((int)blockIdx.x * 16 + lane / 4 + 8, rows - 1);
-    const Fields first = Weight::fields(data, (long long)rows * blocks, (long long)row * blocks);
-    const Fields second = Weight::fields(data, (long long)rows * blocks, (long long)other * blocks);
-
-    follows(codes, scales);
-    const Rows x = {codes + 32 * start + lane, (const uint4*)(scales + 8 * start) + q, steps};
-
-    float sums[LINEAR_CHUNKS][4] = {};
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, q = lane % 4, g = lane / 4;
+    const int group = warp % LINEAR_GROUPS, part = warp / LINEAR_GROUPS;
+    const int before = 8 * LINEAR_CHUNKS * blockIdx.y, blocks = cols / Weight::VALUES;
+    Fields w[LINEAR_PAIRS][2];
+#pragma unroll
+    for (int i = 0; i < 2 * LINEAR_PAIRS; ++i) {
+        // Rows past the end read the last one; nobody looks at the result.
+        const int row = min((int)blockIdx.x * LINEAR_HEIGHT + 16 * LINEAR_PAIRS * group + 8 * i + g, rows - 1);
+        w[i / 2][i % 2] = Weight::fields(data, (long long)rows * blocks, (long long)row * blocks);
+    }
     const int tiles = cols / LINEAR_TILE;
-    for (int tile = warp; tile < tiles; tile += LINEAR_AHEAD * LINEAR_WARPS) {
-        Tile<Weight> a[LINEAR_AHEAD], b[LINEAR_AHEAD];
-#pragma unroll
-        for (int i = 0; i < LINEAR_AHEAD; ++i) {
-            if (tile + i * LINEAR_WARPS >= tiles) break;
-            a[i].start(first, tile + i * LINEAR_WARPS, q);
-            b[i].start(second, tile + i * LINEAR_WARPS, q);
-        }
-#pragma unroll
-        for (int i = 0; i < LINEAR_AHEAD; ++i) {
-            if (tile + i * LINEAR_WARPS >= tiles) break;
-            add_tile(sums, a[i], b[i], x, tile + i * LINEAR_WARPS, q);
-        }
+    Pair next[LINEAR_PAIRS];
+    auto load = [&](int tile) {
+        if (tile < tiles)
+            for (int i = 0; i < LINEAR_PAIRS; ++i) next[i].start(w[i], tile, q);
+    };
+    load(part);
+    follows(codes, scales);
+    const Rows x = {codes + 16 * before + lane, (const uint4*)(scales + 4 * before) + q, (n + 7) / 8};
+
+    float sums[LINEAR_PAIRS][LINEAR_CHUNKS][4] = {};
+    for (int tile = part; tile < tiles; tile += LINEAR_PARTS) {
+        Pair here[LINEAR_PAIRS];
+        for (int i = 0; i < LINEAR_PAIRS; ++i) here[i] = next[i];
+        load(tile + LINEAR_PARTS);
+        add_tile(sums, here, x, tile, q);
     }
 
-    __shared__ float parts[LINEAR_WARPS][8 * LINEAR_CHUNKS][16];
-    for (int chunk = 0; chunk < LINEAR_CHUNKS; ++chunk)
-        for (int i = 0; i < 4; ++i)
-            parts[warp][8 * chunk + 2 * q + (i & 1)][lane / 4 + 8 * (i >> 1)] = sums[chunk][i];
+    // The later half of the parts hands its sums to the earlier one, and so on: half the memory, the same for any rows.
+    __shared__ float parts[(LINEAR_PARTS + 1) / 2][8 * LINEAR_CHUNKS][LINEAR_HEIGHT];
+#pragma unroll
+    for (int half = LINEAR_PARTS / 2; half > 0; half /= 2) {
+        if (part >= half && part < 2 * half)
+            each_sum(sums, group, [&](int r, int at, float& sum) { parts[part - half][r][at] = sum; });
+        __syncthreads();
+        if (part < half) each_sum(sums, group, [&](int r, int at, float& sum) { sum += parts[part][r][at]; });
+        __syncthreads();
+    }
+    if (part == 0) each_sum(sums, group, [&](int r, int at, float& sum) { parts[0][r][at] = sum; });
     __syncthreads();
-    for (int i = threadIdx.x; i < 8 * LINEAR_CHUNKS * 16; i += 32 * LINEAR_WARPS) {
-        const int r = before + i / 16, at = blockIdx.x * 16 + i % 16;
-        if (r >= n || at >= rows) continue;
-        float sum = 0.0f;
-        for (int w = 0; w < LINEAR_WARPS; ++w) sum += parts[w][i / 16][i % 16];
-        y[(long long)r * rows + at] = sum;
+    for (int i = threadIdx.x; i < 8 * LINEAR_CHUNKS * LINEAR_HEIGHT; i += 32 * LINEAR_WARPS) {
+        const int r = before + i / LINEAR_HEIGHT, at = blockIdx.x * LINEAR_HEIGHT + i % LINEAR_HEIGHT;
+        if (r < n && at < rows) y[(long long)r * rows + at] = parts[0][i / LINEAR_HEIGHT][i % LINEAR_HEIGHT];
     }
 }

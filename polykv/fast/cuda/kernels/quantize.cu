@@ -10,5 +10,5 @@ quantize_rows(unsigned* codes, uint2* scales, const float4* x, int n, int cols, 
     follows(x);
     // Threads past the end take part in the exchanges.
     const float4 v = row < n ? x[i] : float4{0.0f, 0.0f, 0.0f, 0.0f};
-    put_four<QUANTIZE_TILES>(codes, scales, v, row, four, cols, i < total);
+    put_four<QUANTIZE_TILES>(codes, scales, v, row, four, cols, total / (cols / 4) / 8, i < total);
 }

@@ -3,8 +3,9 @@
 //     d = max|x| / 127,  q = round(x / d), halves away from zero
 //
 // TILES 0: codes [n, cols]; scales [n, cols / 32]: d as float32, and the sums of the codes of each 16 values as two int16.
-// TILES 1: the rows are completed to a multiple of 8 by zeros. A chunk is 8 rows; codes [chunk][cols / 32][row][q][half]:
-//    word q of four codes of each half of 32 values, as lanes 4 row + q of a warp want them; scales [chunk][cols / 32][row].
+// TILES 1: the rows are completed to a multiple of 8 by zeros. A chunk is 8 rows, a step 32 columns, a tile four steps;
+//    codes [tile][chunk][step][row][q][half]: word q of four codes of each half of 32 values, as lanes 4 row + q of a warp
+//    want them; scales [tile][chunk][step][row]. So what a tile takes of any chunk and step is at a constant distance.
 // NaN or infinity in a block makes d, and so every product, NaN or infinite.
 
 #include "max_nan.cuh"
@@ -15,10 +16,10 @@ __device__ __forceinline__ float fourth_max(const float4& v) {
 }
 
 // Values 4 `four` to 4 `four` + 3 of row `row`. All lanes of a warp take part, eight next to each other with a block of 32
-// values; what they have is written where `wanted`.
+// values; what they have is written where `wanted`. chunks: of all rows, with TILES.
 template <int TILES>
 __device__ __forceinline__ void
-put_four(unsigned* codes, uint2* scales, const float4& v, int row, int four, int cols, bool wanted) {
+put_four(unsigned* codes, uint2* scales, const float4& v, int row, int four, int cols, int chunks, bool wanted) {
     float top = fourth_max(v);
     for (int distance = 4; distance > 0; distance /= 2) top = max_nan(top, __shfl_xor_sync(WARP_ALL, top, distance));
     const float d = top / 127.0f;
@@ -31,7 +32,8 @@ put_four(unsigned* codes, uint2* scales, const float4& v, int row, int four, int
     for (int distance = 2; distance > 0; distance /= 2) sum += __shfl_xor_sync(WARP_ALL, sum, distance);
     const int other = __shfl_xor_sync(WARP_ALL, sum, 4);
     if (!wanted) return;
-    const int place = TILES ? (row / 8 * (cols / 32) + four / 8) * 8 + row % 8 : row * (cols / 32) + four / 8;
+    const int tile = four / 32 * chunks + row / 8;
+    const int place = TILES ? (4 * tile + four / 8 % 4) * 8 + row % 8 : row * (cols / 32) + four / 8;
     if (TILES)
         codes[(4 * place + four % 4) * 2 + four / 4 % 2] = word;
     else

@@ -78,6 +78,6 @@ residual(float* h, const float* y, const float* post, double post_eps, const flo
 #pragma unroll
     for (int i = 0; i < RESIDUAL_FOURS; ++i) {
         const int four = threadIdx.x + RESIDUAL_THREADS * i;
-        put_four<QUANTIZE_TILES>(codes, scales, x.v[i], row, four, cols, four < cols / 4);
+        put_four<QUANTIZE_TILES>(codes, scales, x.v[i], row, four, cols, gridDim.x / 8, four < cols / 4);
     }
 }

@@ -6,8 +6,9 @@
 // logit is left, and then counts ids.
 //
 // Weights are exp() in float64, rounded to 2^-44 of the largest, so that sums are integers: they come out the same in any
-// order, and a row of 2^19 logits cannot overflow. The reference's own sums are as exact as 2^-53; where a draw differs,
-// u is within 1e-8 of a border between two tokens, at most.
+// order, and a row of 2^19 logits cannot overflow; longer rows have a bit less for each doubling. The reference's own sums
+// are as exact as 2^-53; where a draw differs, u is within 1e-8 of a border between two tokens, at most (1e-7 in a row of
+// 2^22).
 //
 // A place in the order is a number: the place of the logit in the upper 32 bits, the id in the lower ones.
 
@@ -26,6 +27,7 @@ struct SampleRow {
     const float* logits;
     int n;
     float top, lowest;  // the largest logit, and the smallest that is not -infinity
+    double one;         // weight of the largest
 };
 
 // Larger logits come first; NaN before all, so that it is seen. -0 is 0.
@@ -67,7 +69,7 @@ __device__ __forceinline__ double sample_exp(const SampleRow& row, float logit, 
 
 // temperature 0: every element weighs 1.
 __device__ __forceinline__ u64 sample_weight(const SampleRow& row, float logit, double temperature) {
-    return temperature == 0.0 ? 1 : (u64)(sample_exp(row, logit, temperature) * SAMPLE_ONE + 0.5);
+    return temperature == 0.0 ? 1 : (u64)(sample_exp(row, logit, temperature) * row.one + 0.5);
 }
 
 // The place of the j-th element, counted from 0 in the order of ids, of those with this order up to `limit`.
@@ -143,7 +145,8 @@ __device__ __forceinline__ u64 sample_find(const SampleRow& row, double temperat
 
 // The row's token.
 __device__ __forceinline__ int sample_row(const float* logits, int n, const Sampling& s) {
-    SampleRow row = {logits, n, 0.0f, 0.0f};
+    SampleRow row = {logits, n, 0.0f, 0.0f, SAMPLE_ONE};
+    for (int m = n; m > 1 << 19; m = m / 2 + 1) row.one *= 0.5;
     u64 first = ~0ull, last = 0;
     sample_each(row, [&](int id, float logit) {
         const u64 place = sample_place(logit, id);

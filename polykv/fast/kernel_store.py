@@ -1,7 +1,7 @@
-"""Where machine code of kernels is kept between runs: one checked file per kernel and signature.
+"""Where machine code of kernels is kept between runs: one checked file per kernel and signature, or set of defines.
 
     <user cache>/polykv/kernels/<module>-<hash of its sources>/<kernel>-<hash of its signature and processor>.bin
-    file = blake2b of the rest, 16 bytes | pickled result of a compilation
+    file = blake2b of the rest, 16 bytes | pickled result of a compilation, or what NVRTC made
 
 * A file appears by rename, complete, and is never changed: any number of processes may read and write at once.
 * A file whose checksum is wrong is not used: the kernel is compiled anew, with a `KernelCacheWarning`.
