@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from typing import Any
 
 import pretend_cupy
 import pytest
+from agreement import worst_error
 from attention import Shape, compare
+from cases import of
+from on_device import DeviceOps
+from test_cuda_equivalence import tolerance
 
+from polykv.fast.cuda.attend import _signs
 from polykv.fast.cuda.attend_run import _levels
+from polykv.fast.cuda.forms import _form
+from polykv.fast.cuda.fwht import _core
+from polykv.ops import load
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
 
@@ -17,7 +26,7 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The emulator in the place of CuPy."""
-    with pretend_cupy.installed(tmp_path_factory.mktemp("kernels"), _levels):
+    with pretend_cupy.installed(tmp_path_factory.mktemp("kernels"), _levels, _signs, _form, _core):
         yield
 
 
@@ -60,6 +69,17 @@ CASES = (
 def test_attention_is_that_of_the_decoded_values(machine: None, pair: str, shape: Shape) -> None:
     k, v = pair.split("/")
     compare((k, v), shape, 2.0)
+
+
+# Heads that are filled up, with types of every way to be read.
+PICKED = ("q5_1-h9g3-d176", "iq4_nl-h4g1-d100", "turbo8-h4g1-d16", "turbo3_tcq-h9g1-d16", "bf16-h4g4-d72")
+
+
+@pytest.mark.parametrize("name", PICKED)
+def test_cases_of_all_backends(machine: None, name: str) -> None:
+    case = next(c for c in of("attend") if c.id == f"decode-{name}-w0-c0")
+    ops: Any = DeviceOps()
+    assert worst_error(case.agreement, case.prepare(ops)(), case.prepare(load("ref"))()) <= tolerance(case)
 
 
 def test_blocks_of_many_warps(machine: None) -> None:

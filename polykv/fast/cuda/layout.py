@@ -192,7 +192,7 @@ def codec_limit(codec: Codec, head_dim: int, block_size: int) -> str | None:
         return _unread(codec)
     (width, slices), resident = slices_of(head_dim), codec.resident_dim(head_dim)
     if (width, slices) not in SHAPES:
-        return f"the cuda backend has no attention over head_dim {head_dim}, {slices} slices of {width}"
+        return "the cuda backend has no attention over heads of more than 512 dims"
     if resident > width * slices:
         return f"head_dim {head_dim} takes {resident} values as {codec.name}, where a tile has {width * slices}"
     if codec.unit_norm and codec.group(head_dim) not in (width, resident):
@@ -213,4 +213,4 @@ def kind_of(codec: Codec) -> Kind:
 
 
 def _unread(codec: Codec) -> str:
-    return f"the cuda backend has no attention over {codec.name}"
+    return f"the cuda backend has no attention over {codec.name}: it multiplies floats of 16 bits (f16, bf16)"
