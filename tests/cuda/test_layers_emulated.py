@@ -104,6 +104,21 @@ def test_a_step_that_broke_off_is_not_captured(machine: None, monkeypatch: pytes
     assert prepared(stack).graphs.counters == {"eager": 2}
 
 
+def test_graphs_go_when_exact_cells_lie_elsewhere(machine: None) -> None:
+    """They grow apart from the codes of their layer."""
+    kv = stack_of(cuda, SMALL, "f16", 2).layers[0].kv
+    both: Any = SimpleNamespace(kv=replace(kv, exact=stack_of(cuda, SMALL, "f16", 2).layers[0].kv))
+    made = graphs.Graphs([both], [])
+    for arena in (both.kv.k, both.kv.exact.v):
+        made._forget_moved()
+        made._kept["key"] = SimpleNamespace()  # type: ignore[assignment]
+        made._forget_moved()
+        assert made._kept
+        cuda.kv_grow([arena], 3)
+        made._forget_moved()
+        assert not made._kept
+
+
 def test_graphs_share_a_workspace(machine: None) -> None:
     """Steps of any number of rows take the same arrays; what was captured with smaller ones is forgotten."""
     stack = stack_of(cuda, SMALL, "f16", 20)

@@ -49,7 +49,8 @@ class Graphs:
     def __init__(self, layers: Sequence[Ready], shapes: Sequence[Shape]) -> None:
         self.layers, self.shapes = layers, shapes
         self.counters: Counter[str] = Counter()
-        self._arenas = [a for layer in layers for a in (layer.kv.k, layer.kv.v)]
+        kvs = [kv for layer in layers for kv in (layer.kv, layer.kv.exact) if kv is not None]
+        self._arenas = [a for kv in kvs for a in (kv.k, kv.v)]
         self._data: list[Any] = [_gone] * len(self._arenas)
         self._kept: OrderedDict[Any, Captured] = OrderedDict()
         self._room, self._moved = Workspace(MOST), 0
