@@ -165,6 +165,7 @@ static int two_times(unsigned word, int by, int start) { return start + by * ((s
 MAX_NAN = "inline float max_nan(float a, float b) { return a != a || a > b ? a : b; }"
 HALF_PAIR = """
 inline unsigned f32_to_f16x2(float a, float b) { return f32_to_f16(a) | (unsigned)f32_to_f16(b) << 16; }
+inline unsigned f32_to_bf16x2(float a, float b) { return f32_to_bf16(a) | (unsigned)f32_to_bf16(b) << 16; }
 """
 INSTEAD = {
     "half.cuh": host.HALF + HALF_PAIR,

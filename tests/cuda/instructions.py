@@ -26,8 +26,8 @@ static u32 __ballot_sync(unsigned, int v) {
     return (u32)over_warp((v != 0) << threadIdx.x % 32, 0, [](int a, int b) { return a | b; });
 }
 
-// D[16][8] += A[16][16] B[16][8] of halves.
-static void mma_f16(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+// D[16][8] += A[16][16] B[16][8] of floats of 16 bits.
+template <typename F> static void mma_floats(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1, F value) {
     struct Given { u32 a[4], b[2]; } mine = {{a0, a1, a2, a3}, {b0, b1}};
     const auto all = given(mine);
     const int g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
@@ -36,11 +36,18 @@ static void mma_f16(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b
         for (int k = 0; k < 16; ++k) {
             const auto left = taken<Given>(all, 4 * g + k % 8 / 2);
             const auto right = taken<Given>(all, 4 * (2 * q + i % 2) + k % 8 / 2);
-            const double a = f16_to_f32(left.a[i / 2 + k / 8 * 2] >> k % 2 * 16 & 0xFFFF);
-            sum += a * f16_to_f32(right.b[k / 8] >> k % 2 * 16 & 0xFFFF);
+            const double a = value(left.a[i / 2 + k / 8 * 2] >> k % 2 * 16 & 0xFFFF);
+            sum += a * value(right.b[k / 8] >> k % 2 * 16 & 0xFFFF);
         }
         d[i] = (float)sum;
     }
+}
+
+static void mma_f16(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    mma_floats(d, a0, a1, a2, a3, b0, b1, f16_to_f32);
+}
+static void mma_bf16(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    mma_floats(d, a0, a1, a2, a3, b0, b1, bf16_to_f32);
 }
 
 static u32 down(u32 x, u32 power) { return __umulhi(x, power); }
@@ -66,6 +73,7 @@ template <typename T> static T shared_as(u32 at) {
 static uint4 shared16(u32 at) { return shared_as<uint4>(at); }
 static uint2 shared8(u32 at) { return shared_as<uint2>(at); }
 static u32 shared4(u32 at) { return shared_as<u32>(at); }
+static u32 shared2(u32 at) { return shared_as<u16>(at); }
 struct Copy { u32 to; const void* from; };
 static std::vector<Copy> begun[1024];
 static std::vector<std::vector<Copy>> sent[1024];

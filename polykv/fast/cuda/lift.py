@@ -17,6 +17,7 @@ from polykv.fast.cuda.compile import kernel, launch
 from polykv.fast.cuda.device import cupy
 from polykv.fast.cuda.kv import means_of
 from polykv.fast.cuda.layout import KINDS, TILE, Kind, kind_of, slices_of
+from polykv.fast.cuda.levels import IQ4_NL
 from polykv.fast.cuda.source import Define
 from polykv.types import Codec, Family, KVArena
 
@@ -79,5 +80,7 @@ def lift(to: Any, arena: KVArena, blocks: Any, values: bool) -> None:
 
 @cache
 def levels_of(codec: Codec, head_dim: int, _: int) -> Any:
-    """Levels in units of the norm of a cell, as `kv_read` has them."""
+    """Levels in units of the norm or scale of a cell, as `kv_read` has them."""
+    if codec.family == Family.IQ4_NL:
+        return asarray(IQ4_NL.astype(np.float32))
     return asarray(np.array(codec.centroids, np.float32) * np.sqrt(np.float32(codec.block / codec.group(head_dim))))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from polykv.fast.cuda.attend_config import config
 from polykv.fast.cuda.attend_run import MERGE_THREADS
@@ -115,11 +116,15 @@ def _elementwise() -> Iterator[Shipped]:
     yield Shipped("sample.cu", "sample", spills=64)
 
 
-# Blocks of 16 warps leave 128 registers a thread, which on sm_100 are a few too few.
-MANY_WARPS, MANY_SPILLS = 16, 32
+# Blocks of 12 and 16 warps leave 168 and 128 registers a thread, which on sm_100 are a few too few.
+MANY_WARPS, MANY_SPILLS = 12, 32
 
 # head_dims that differ in width or number of slices, and a multiprocessor's shared memory on Hopper.
 HEADS, SHARED = (64, 80, 128, 192, 256, 512), 228 << 10
+# Sizes of small models and of few: some types at each of them.
+OTHER_HEADS = (32, 320)
+# Types that people choose for both K and V: compiled at every size, others at every second one.
+USUAL = {"f16", "q8_0", "q4_0", "turbo4", "turbo3", "turbo2", "turbo3_tcq", "turbo2_tcq"}
 
 
 def _attention() -> Iterator[Shipped]:
@@ -127,24 +132,25 @@ def _attention() -> Iterator[Shipped]:
     another type as V each time, with one or two sets of queries in turns."""
     kinds = list(KINDS.values())
     for i, kind in enumerate(kinds):
-        for j, head in enumerate(HEADS):
+        sizes = HEADS if kind.name in USUAL else HEADS[i % 2 :: 2]
+        for j, head in enumerate((*sizes, OTHER_HEADS[i % 2])):
             other = kinds[(i + j) % len(kinds)]
             made = config(kind, other, head, 1 + (i // 2 + j) % 2, softcap=(i + j) % 3 == 0, limit=SHARED)
-            yield Shipped("attend.cu", "attend", made.defines(), MANY_SPILLS if made.warps == MANY_WARPS else 0)
+            yield Shipped("attend.cu", "attend", made.defines(), MANY_SPILLS if made.warps >= MANY_WARPS else 0)
     for kind in (k for k in kinds if k.bits <= 3 and not k.path):
         for head in HEADS[:3]:
             made = config(kind, kind, head, 1, softcap=False, limit=SHARED, long=True)
-            yield Shipped("attend.cu", "attend", made.defines(), MANY_SPILLS if made.warps == MANY_WARPS else 0)
+            yield Shipped("attend.cu", "attend", made.defines(), MANY_SPILLS if made.warps >= MANY_WARPS else 0)
     for kind in (k for k in kinds if k.path):
         for j, head in enumerate(HEADS):
             how = {"one_table": True, "early": True}
             made = config(kind, kind, head, 1 + j % 2, softcap=False, limit=SHARED, **how)
-            yield Shipped("attend.cu", "attend", made.defines(), MANY_SPILLS if made.warps == MANY_WARPS else 0)
+            yield Shipped("attend.cu", "attend", made.defines(), MANY_SPILLS if made.warps >= MANY_WARPS else 0)
     # Centered keys, with one and two sets of queries.
-    for i, kind in enumerate(kinds):
-        made = config(kind, kinds[i // 2], HEADS[i % len(HEADS)], 1 + i % 2, softcap=False, limit=SHARED, centered=True)
-        yield Shipped("attend.cu", "attend", made.defines(), MANY_SPILLS if made.warps == MANY_WARPS else 0)
-    for head in HEADS:
+    for i, kind in enumerate(k for k in kinds if k.name in USUAL):
+        made = config(kind, kinds[2 * i], HEADS[i % len(HEADS)], 1 + i % 2, softcap=False, limit=SHARED, centered=True)
+        yield Shipped("attend.cu", "attend", made.defines(), MANY_SPILLS if made.warps >= MANY_WARPS else 0)
+    for head in (*HEADS, *OTHER_HEADS):
         width, slices = slices_of(head)
         for threads in MERGE_THREADS:
             yield Shipped("attend_merge.cu", "attend_merge", {"MERGE_DIMS": width * slices, "MERGE_THREADS": threads})
@@ -158,7 +164,8 @@ PREFILL_SPILLS = 128
 def _prefill() -> Iterator[Shipped]:
     """Every kind of head with the shared memory of Hopper, Ampere and smaller cards; and every type that is lifted."""
     limits = (SHARED, 164 << 10, 100 << 10)
-    made = {prefill_config(head, softcap=head % 3 == 0, limit=limit) for head in HEADS for limit in limits}
+    sizes = (*HEADS, *OTHER_HEADS)
+    made = {prefill_config(head, softcap=head % 3 == 0, limit=limit) for head in sizes for limit in limits}
     for one in sorted(made, key=str):
         yield Shipped("prefill.cu", "prefill", one.defines(), PREFILL_SPILLS)
     for dims in sorted({one.dims for one in made}):
@@ -188,14 +195,14 @@ def _cache() -> Iterator[Shipped]:
     others = ("kv_read", "kv_pack", "kv_unpack", "kv_encode", "kv_decode")
     for kind in KINDS.values():
         yield Shipped("kv.cu", "kv_append", {"KV_TYPE": kind.name.upper()}, others=others)
-    for i, kind in enumerate(KINDS.values()):
+    for i, kind in enumerate(k for k in KINDS.values() if k.name in USUAL):
         # Values are exact in 8 bits, keys as halves.
         names: dict[str, Define] = {"KV_TYPE": kind.name.upper(), "KV_EXACT": "Q8_0" if i % 2 else "F16"}
         yield Shipped("kv_seal.cu", "kv_seal", names, others=("kv_mean", "kv_append_centered"))
     yield Shipped("kv_turn.cu", "turned")
     # Pairs are compiled when they are asked for. Here is every type once: what it does is the same as K and as V.
     kinds = list(KINDS.values())
-    for k, v in zip(kinds[::2], kinds[1::2], strict=True):
+    for k, v in zip_longest(kinds[::2], kinds[1::2], fillvalue=kinds[0]):
         yield _both(k, v)
 
 
@@ -207,7 +214,7 @@ def _both(k: Kind, v: Kind) -> Shipped:
 
 def _sizes(kind: Kind, values: int) -> list[int]:
     """Of a head of 128 dims in tiles: what `forms.host_form` says, but for files."""
-    group, turn = (128, 128) if kind.levels else (32, 0)
+    group, turn = (128, 128) if kind.norms else (32, 0)
     spare = SEARCH + LANES * group if kind.path else 0
     return [128, 128, 128, group, turn, 1, 128, 1, values, kind.slice_bytes(128), 0, 0, 0, 128, spare]
 
