@@ -95,4 +95,5 @@ def compare(pair: tuple[str, str], shape: Shape, peak: float, *, long: bool = Fa
     want, want_lse = expected(q, in_order(k.values), in_order(v.values), seen, scale, cap)
     got, got_lse = asnumpy(out), asnumpy(lse)
     assert np.sqrt(np.mean((got - want) ** 2) / np.mean(want**2)) < ERROR
-    assert np.abs(got_lse - want_lse).max() < 2e-3
+    # Queries have 15 bits, so that scores err in proportion to their size.
+    assert np.all(np.abs(got_lse - want_lse) < 2e-3 + 5e-5 * np.abs(want_lse))
