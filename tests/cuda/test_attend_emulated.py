@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pretend_cupy
 import pytest
 from agreement import worst_error
@@ -15,10 +17,13 @@ from on_device import DeviceOps
 from test_cuda_equivalence import tolerance
 
 from polykv.fast.cuda.attend import _signs
+from polykv.fast.cuda.attend_config import Config
 from polykv.fast.cuda.attend_run import _levels
+from polykv.fast.cuda.compile import kernel
 from polykv.fast.cuda.forms import _form
 from polykv.fast.cuda.fwht import _core
 from polykv.ops import load
+from polykv.types import LayerKV
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
 
@@ -84,3 +89,26 @@ def test_cases_of_all_backends(machine: None, name: str) -> None:
 
 def test_blocks_of_many_warps(machine: None) -> None:
     compare(("turbo3", "turbo2"), (4, 1, 128, 192, (5, 64), 0, 0.0), 2.0, long=True)
+
+
+@contextmanager
+def while_written(made: Config, layer: LayerKV, written: list[tuple[int, int]]) -> Iterator[None]:
+    """New cells, and all of their tiles, arrive when the kernel before has ended."""
+    found = []
+    for side in (layer.k, layer.v):
+        data = side.fields["data"].transpose(1, 0, 2)
+        assert data.flags.c_contiguous
+        fresh, size = np.array(data), data.shape[2] // 2
+        old = fresh.copy()
+        for block, tile in written:
+            old[:, block, tile * size : (tile + 1) * size] ^= 0x55
+        found.append((data, old, fresh))
+    with kernel("attend.cu", "attend", **made.defines()).function.late(*found):
+        yield
+
+
+@pytest.mark.parametrize(("pair", "shape"), CASES[:8], ids=str)
+def test_new_cells_are_waited_for(machine: None, pair: str, shape: Shape) -> None:
+    """Attention that begins while they are being written reads those that were there before."""
+    k, v = pair.split("/")
+    compare((k, v), shape, 2.0, late=while_written)

@@ -19,7 +19,7 @@ from case_model import Shape, angles_of, attention_weights, mlp_weights
 
 from polykv.cache.codecs import parse_tier
 from polykv.fast import cuda
-from polykv.fast.cuda import graphs, shared_plan
+from polykv.fast.cuda import follow, graphs, shared_plan
 from polykv.fast.cuda.arrays import asarray, asnumpy
 from polykv.fast.cuda.attend import _signs
 from polykv.fast.cuda.attend_run import _levels
@@ -30,7 +30,7 @@ from polykv.fast.cuda.layers import prepared
 from polykv.fast.cuda.lift import levels_of
 from polykv.fast.cuda.placed import attention_of, head_of, mlp_of
 from polykv.fast.cuda.step_tables import Shape as Cut
-from polykv.fast.cuda.step_tables import host_tables
+from polykv.fast.cuda.step_tables import host_tables, shapes_of
 from polykv.fast.cuda.upload import Upload
 from polykv.ops import load
 from polykv.types import Activations, HeadWeights, Layer, LayerKV, Stack, WeightType
@@ -164,6 +164,21 @@ def test_rooms_hold_padded_rows(machine: None) -> None:
     angles = angles_of(segments.positions, shape)
     rooms = host_tables([Cut.of(layer)], 5, [angles], [segments], [slots]).rooms
     assert rooms.rows == 8 and min(rooms.rooms[:2]) >= 8 * angles.cos.shape[1] == 8 * 48
+
+
+@pytest.mark.parametrize(
+    ("tier", "works", "want"), [("turbo3_tcq", True, True), ("turbo3_tcq", False, False), ("f16", True, False)]
+)
+def test_attention_begins_early_behind_a_search_alone(
+    machine: None, monkeypatch: pytest.MonkeyPatch, tier: str, works: bool, want: bool
+) -> None:
+    """Not where units are coded between new cells and attention, nor where kernels wait for those before anyhow."""
+    monkeypatch.setattr(follow, "works", lambda: works)
+    segments, _, n_blocks = Plan((Seq(70, 1),), shared=0).build("few")
+    layer = stack_of(cuda, SMALL, tier, n_blocks).layers[0]
+    assert Cut.of(layer).config(segments).early == want
+    staged = replace(layer, kv=replace(layer.kv, exact=stack_of(cuda, SMALL, "f16", n_blocks).layers[0].kv))
+    assert [s.config(segments).early for s in shapes_of(staged)] == [False, False]
 
 
 def test_weights_on_the_device_go_with_the_model(machine: None) -> None:

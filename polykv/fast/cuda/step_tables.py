@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from polykv.fast.cuda import follow
 from polykv.fast.cuda.attend_config import Config, config
 from polykv.fast.cuda.attend_plan import ENTRIES, HEADS, long, sets_of
 from polykv.fast.cuda.attend_run import Step
@@ -77,8 +78,8 @@ class Shape:
             one_table=one_table,
             long=long(segments, but),
             centered=self.k.centered,
-            # Units are coded between: then the kernel before is another one.
-            early=not self.staged,
+            # Units are coded between, or queries turned: then the kernel before is another one.
+            early=follow.works() and not self.staged,
         )
 
 
