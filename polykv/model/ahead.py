@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import numpy.typing as npt
@@ -34,14 +35,15 @@ from polykv.types import F32, Slots
 class Begun:
     """A choice that was begun for a step. ids: its result [R], of the backend. found: what it fetches, ids first.
 
-    Of a step that was begun ahead: sequences, one row each; slots, where it writes, per cache group; counts, for the
-    pool's counters; tokens of its rows, once they are known; changes, of the pool by then (`KVPool.changes`).
+    Of a step that was begun ahead: sequences, one row each, which it does not keep alive: one that was forgotten gives
+    its blocks back at once; slots, where it writes, per cache group; counts, for the pool's counters; tokens of its
+    rows, once they are known; changes, of the pool by then (`KVPool.changes`).
     """
 
     choice: Choice[Any]
     ids: Any
     found: list[Callable[[], npt.NDArray[Any]]]
-    sequences: list[Sequence] = field(default_factory=list)
+    sequences: list[ref[Sequence]] = field(default_factory=list)
     slots: list[Slots] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     tokens: list[int] = field(default_factory=list)
@@ -54,7 +56,7 @@ class Begun:
             and self.choice == choice
             and len(batch) == len(self.sequences)
             and all(
-                s is mine and ids == [i] for (s, ids), mine, i in zip(batch, self.sequences, self.tokens, strict=True)
+                s is mine() and ids == [i] for (s, ids), mine, i in zip(batch, self.sequences, self.tokens, strict=True)
             )
         )
 
@@ -97,7 +99,7 @@ def begin_next(
     segments = plan_segments(pool, longer, counts)
     h = transformer.hidden(ids, positions, slots, segments, np.arange(len(sequences), dtype=np.int32))
     begun = begin(transformer, choice, h)
-    begun.sequences, begun.slots, begun.counts = sequences, slots, counts
+    begun.sequences, begun.slots, begun.counts = [ref(s) for s in sequences], slots, counts
     return begun
 
 
