@@ -45,7 +45,8 @@ class Transformer:
             rope = ropes[layer.rope.identity()]
             layers.append(Layer(model.attention[i], model.mlp[i], pool.layer(i), pool.group_of(i), rope))
         self.stack = Stack(tuple(layers))
-        self.runs_ahead = ops.runs_ahead()
+        # Observers see rows once, and none that are forgotten.
+        self.runs_ahead = ops.runs_ahead() and observer is None
         self._equalize()
 
     def _equalize(self) -> None:

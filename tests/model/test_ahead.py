@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_llm import tiny_llm
-from tiny_models import random_ids, tiny_runner
+from tiny_models import random_ids, tiny_model, tiny_runner
 
 from polykv.cache.sequence import Sequence
 from polykv.errors import PolyKVError
@@ -18,6 +18,7 @@ from polykv.llm import LLM
 from polykv.model.choice import MostLikely
 from polykv.model.runner import Logits, Runner
 from polykv.sampling import Draws, SamplingParams
+from polykv.types import Activations
 
 PROMPTS = ["0 or 1?", "How many arches?", "x", "a longer one, with a comma and an end. " * 3]
 
@@ -179,3 +180,33 @@ def test_not_on_a_backend_that_waits() -> None:
     s = Sequence(runner.pool)
     runner.next_tokens([(s, random_ids(5))], more=True)
     assert runner._begun is None and np.array_equal(s.tokens, random_ids(5))
+
+
+def test_a_forgotten_sequence_gives_its_blocks_back() -> None:
+    """What was begun for it does not keep it: its room is there for the next one."""
+    for ahead in (True, False):
+        runner = tiny_runner("llama", "cpu", "f16", max_tokens=64)
+        runner.transformer.runs_ahead = ahead
+        forgotten = [Sequence(runner.pool)]
+        runner.next_tokens([(forgotten[0], random_ids(20))], more=True)
+        forgotten.clear()
+        assert runner.pool.lost and not list(runner.pool.sequences), ahead
+        runner.pool.mend()
+        runner.next_tokens([(Sequence(runner.pool), random_ids(64))])
+
+
+def test_observers_see_no_row_that_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = tiny_runner("llama", "cpu", "f16")
+    monkeypatch.setattr(plain.transformer.ops, "runs_ahead", lambda: True)
+    for observes in (False, True):
+        rows: list[int] = []
+
+        def observer(layer: int, h: Any, angles: Any, rows: list[int] = rows) -> None:
+            rows += [len(h)] * (layer == 0)
+
+        pool, ops = tiny_runner("llama", "cpu", "f16").pool, plain.transformer.ops
+        model = tiny_model("llama")
+        runner = Runner(ops, model, pool, Activations.F32, observer if observes else None)
+        assert runner.transformer.runs_ahead is not observes
+        runner.next_tokens([(Sequence(pool), random_ids(5))], more=True)
+        assert rows == [5] * observes
