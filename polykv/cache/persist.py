@@ -2,9 +2,9 @@
 
 Sections (safetensors, see `container`): `lengths` [n], `tokens` of all sequences in a row, `table.G` the block tables
 of cache group G in a row, and `layer.I.k`, `layer.I.v` [blocks of the group, block size, kv heads, bytes] in the
-packed layout (docs/FORMATS.md); `layer.I.exact.k`, `layer.I.exact.v` of layers that have exact cells. A block that
-several sequences share is stored once; tables number the stored blocks of their group from 0, -1 is a block that is not
-read any more.
+packed layout (docs/FORMATS.md); `layer.I.exact.k`, `layer.I.exact.v` of layers that have exact cells; `since.G` [n],
+`BlockTable.since` of the sequences, where one is not 0. A block that several sequences share is stored once; tables
+number the stored blocks of their group from 0, -1 is a block that is not read any more.
 
 Loading checks everything, checksums included, before the pool is touched. Blocks of another size, of another backend,
 are cut or put together on the way (`regroup`).
@@ -52,6 +52,8 @@ def save_sequences(path: str | Path, sequences: list[Sequence], *, extra: dict[s
         "tokens": np.array([t for s in sequences for t in s.tokens], np.int32),
     }
     small |= {f"table.{g}": t for g, t in enumerate(tables)}
+    since = [np.array([s.block_tables[g].since for s in sequences], np.int32) for g in range(len(pool.groups))]
+    small |= {f"since.{g}": x for g, x in enumerate(since) if x.any()}
     sections = [Section(name, "I32", a.shape) for name, a in small.items()]
     sections += [
         Section(name, "U8", shape) for name, shape in _layer_shapes(pool, pool.groups, [len(b) for b in blocks])
@@ -159,7 +161,7 @@ def _groups(file: Container, pool: KVPool) -> tuple[CacheGroup, ...]:
     theirs, names = _identity(file), (_model_name(file), pool.model.name)
     size, ours = theirs.block_size, pool.block_size
     staged = any(t.staged for t in pool.tiers)
-    if size % 8 or not fits(size, ours) or (staged and not fits(size, UNIT)):
+    if size % 8 or not fits(size, ours) or (staged and UNIT % size):
         raise MismatchError("block size", size, ours, names)
     pool.identity.check(replace(theirs, block_size=ours), names)
     return make_groups(pool.model, pool.tiers, size)
@@ -206,6 +208,7 @@ class _Saved:
     def __init__(self, file: Container, pool: KVPool, groups: tuple[CacheGroup, ...]) -> None:
         self._file, self._pool, self._groups = file, pool, groups
         names = ["lengths", "tokens", *(f"table.{g}" for g in range(len(groups)))]
+        names += [name for name in (f"since.{g}" for g in range(len(groups))) if name in file.sections]
         for name in names:
             s = file.sections.get(name)
             if s is None or s.dtype != "I32" or len(s.shape) != 1:
@@ -220,6 +223,7 @@ class _Saved:
             raise file.error("tokens", f"has ids outside the vocabulary of {pool.model.vocab}")
         self.tokens: list[I32] = np.split(tokens, np.cumsum(lengths)[:-1])
         self.tables = [self._split_table(g) for g in range(len(groups))]
+        self.since = [self._since_of(g) for g in range(len(groups))]
         self.n_blocks = [1 + max((int(t.max()) for t in ts if len(t)), default=-1) for ts in self.tables]
         shapes = dict(_layer_shapes(pool, groups, self.n_blocks))
         for name, shape in shapes.items():
@@ -243,6 +247,17 @@ class _Saved:
             if (part[~held] != -1).any() or (part[held] < 0).any():
                 raise self._file.error(f"table.{g}", "does not hold exactly the blocks that are needed")
         return parts
+
+    def _since_of(self, g: int) -> list[int]:
+        """`BlockTable.since` of every sequence in a group."""
+        name = f"since.{g}"
+        if name not in self._file.sections:
+            return [0] * len(self.tokens)
+        found: list[int] = self._file.array(name).tolist()
+        first = [self._groups[g].first_cell(len(ids)) for ids in self.tokens]
+        if len(found) != len(first) or not all(0 <= x <= n for x, n in zip(found, first, strict=True)):
+            raise self._file.error(name, "must have a position for every sequence, before the cells that it reads")
+        return found
 
     def _held(self, g: int, length: int) -> list[int]:
         return list(self._groups[g].held(length))
@@ -269,8 +284,8 @@ class _Saved:
     def regrouped(self) -> list[Regrouped]:
         """The blocks of every group in the size of the pool's."""
         lengths = [len(ids) for ids in self.tokens]
-        pairs = zip(self.tables, self._groups, self._pool.groups, strict=True)
-        return [regroup(tables, lengths, old, new) for tables, old, new in pairs]
+        groups = zip(self.tables, self.since, self._groups, self._pool.groups, strict=True)
+        return [regroup(tables, lengths, since, old, new) for tables, since, old, new in groups]
 
     def sequences(self, made: list[Regrouped], taken: list[list[int]]) -> list[Sequence]:
         """Sequences whose stored blocks are the pool's blocks `taken`, every one of which has one reference."""

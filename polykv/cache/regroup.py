@@ -55,14 +55,16 @@ def fits(size: int, other: int) -> bool:
     return min(size, other) > 0 and max(size, other) % min(size, other) == 0
 
 
-def regroup(tables: Sequence[I32], lengths: Sequence[int], old: CacheGroup, new: CacheGroup) -> Regrouped:
+def regroup(
+    tables: Sequence[I32], lengths: Sequence[int], lacking: Sequence[int], old: CacheGroup, new: CacheGroup
+) -> Regrouped:
     """tables, of sequences of so many tokens: numbers of the file's blocks, as group `old` cuts cells; to blocks of
-    group `new`."""
+    group `new`. lacking: for every sequence the position before which the file's blocks may lack cells already."""
     piece = min(old.size, new.size)
     each, per = old.size // piece, new.size // piece
     number: dict[tuple[int, ...], int] = {}
     made, since = [], []
-    for table, length in zip(tables, lengths, strict=True):
+    for table, length, known in zip(tables, lengths, lacking, strict=True):
         rows = _rows(table, each, new.n_blocks(length), per)
         own, filled = np.full(len(rows), -1, np.int32), -(-length // piece)
         missing = False
@@ -71,7 +73,7 @@ def regroup(tables: Sequence[I32], lengths: Sequence[int], old: CacheGroup, new:
             own[i] = number.setdefault(key, len(number))
             missing |= -1 in key[: max(0, filled - i * per)]
         made.append(own)
-        since.append(old.first_block(length) * old.size if missing else 0)
+        since.append(max(known, old.first_block(length) * old.size if missing else 0))
     pieces = np.array(list(number), np.int32).reshape(len(number), per)
     return Regrouped(tuple(made), pieces, each, tuple(since))
 

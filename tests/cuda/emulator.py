@@ -19,7 +19,7 @@ from typing import Any
 
 import host
 import numpy as np
-from instructions import TENSOR
+from instructions import HALF_PAIRS, TENSOR, WGMMA
 
 from polykv.fast.cuda.source import Defines, source
 
@@ -177,6 +177,7 @@ static int two_times(unsigned word, int by, int start) { return start + by * ((s
 MAX_NAN = "inline float max_nan(float a, float b) { return a != a || a > b ? a : b; }"
 HALF_PAIR = """
 inline unsigned f32_to_f16x2(float a, float b) { return f32_to_f16(a) | (unsigned)f32_to_f16(b) << 16; }
+inline unsigned f32_to_bf16x2(float a, float b) { return f32_to_bf16(a) | (unsigned)f32_to_bf16(b) << 16; }
 """
 FOLLOW = """
 static void kernel_before() { arrive(running->waited = true); }
@@ -189,6 +190,8 @@ INSTEAD = {
     "mma_s8.cuh": MMA,
     "max_nan.cuh": MAX_NAN,
     "mma.cuh": TENSOR,
+    "half_pairs.cuh": HALF_PAIRS,
+    "wgmma.cuh": WGMMA,
 }
 
 
@@ -264,4 +267,8 @@ extern "C" void run_grid(unsigned x, unsigned y, unsigned n, void** p) {{
 
 def pasted(file: str, defines: Defines) -> str:
     """The text of a kernel for the host."""
-    return source(file, defines, instead=INSTEAD).replace("extern __shared__", "extern")
+    return (
+        source(file, defines, instead=INSTEAD)
+        .replace("extern __shared__ __align__(1024)", "extern")
+        .replace("extern __shared__", "extern")
+    )

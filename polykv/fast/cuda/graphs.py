@@ -41,7 +41,8 @@ def _gone() -> None:
 
 
 class Graphs:
-    """Steps of one stack. counters: "eager" steps, "captured" graphs, "replayed" steps.
+    """Steps of one stack. counters: "eager" steps, "captured" graphs, "replayed" steps; "lifted" items, of segments
+    that are lifted for all of their rows, in all steps and shapes.
 
     Steps follow each other on a stream, so all graphs share one workspace.
     """
@@ -63,6 +64,8 @@ class Graphs:
     def run(self, h: Any, angles: Sequence[Angles], segments: Sequence[Segments], slots: Sequence[Slots]) -> None:
         """All layers, h [R, E] in place."""
         host = host_tables(self.shapes, len(h), angles, segments, slots)
+        if host.lifted:
+            self.counters["lifted"] += host.lifted
         self._forget_moved()
         self._forget_stale()
         key = host.rooms, tuple(a.interleaved for a in angles), h.shape[1]
