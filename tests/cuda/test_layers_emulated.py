@@ -176,9 +176,9 @@ def test_attention_begins_early_behind_a_search_alone(
     monkeypatch.setattr(follow, "works", lambda: works)
     segments, _, n_blocks = Plan((Seq(70, 1),), shared=0).build("few")
     layer = stack_of(cuda, SMALL, tier, n_blocks).layers[0]
-    assert Cut.of(layer).config(segments).early == want
+    assert Cut.of(layer).config(segments, None).early == want
     staged = replace(layer, kv=replace(layer.kv, exact=stack_of(cuda, SMALL, "f16", n_blocks).layers[0].kv))
-    assert [s.config(segments).early for s in shapes_of(staged)] == [False, False]
+    assert [s.config(segments, None).early for s in shapes_of(staged)] == [False, False]
 
 
 def test_weights_on_the_device_go_with_the_model(machine: None) -> None:

@@ -39,7 +39,7 @@ ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 
 # Two blocks on a multiprocessor leave 128 registers a thread: with the sums of 16 or 32 rows of x, the last few words
 # of some types go to memory, once for a thousand weights or more.
-TILE_SPILLS = {1: 0, 8: 0, 16: 64, 24: 288, 32: 288}
+TILE_SPILLS = {1: 0, 8: 0, 16: 64, 24: 96, 32: 288}
 
 
 @dataclass(frozen=True)
