@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from typing import Any
 
 import numpy as np
@@ -161,18 +160,6 @@ def test_any_order_of_steps(lengths: list[int], steps: list[str]) -> None:
             found.append(ids)
         results.append((found, dict(runner.pool.counters), [s.tokens for s in sequences]))
     assert results[0] == results[1]
-
-
-def test_a_sequence_that_was_let_go_is_not_kept() -> None:
-    runner = running_ahead()
-    s = Sequence(runner.pool)
-    (token,) = runner.next_tokens([(s, random_ids(5))], more=True).tolist()
-    assert runner._begun is not None
-    del s
-    gc.collect()
-    assert not list(runner.pool.sequences) and runner.pool.lost
-    runner.next_tokens([(Sequence(runner.pool), [token])])
-    assert runner.counters.ahead == 0 and runner.counters.ahead_lost == 1
 
 
 def test_not_on_a_backend_that_waits() -> None:
