@@ -1,6 +1,6 @@
 """Matrix products with packed weights on the GPU: bytes of W read a second, as a share of what a copy moves.
 
-    python benchmarks/gpu_linear.py [--types Q4_0,Q8_0] [--shapes 14336x4096,4096x14336] [--rows 1,2,4,8,16,32]
+    python benchmarks/gpu_linear.py [--types Q4_0,Q8_0] [--shapes 14336x4096,4096x14336] [--rows 1,2,4,8,16,24,32]
                                     [--ahead 2]
 
 Every kernel is first compared with a product of dequantized values; then replays of a graph are timed in which it runs
@@ -120,7 +120,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--types", default="Q4_0,Q8_0,Q4_K,Q5_K,Q6_K,Q4_1,Q5_0,IQ4_NL,IQ4_XS,Q2_K,Q3_K")
     parser.add_argument("--shapes", default="14336x4096,4096x14336,4096x4096")
-    parser.add_argument("--rows", default="1,2,4,8,16,32")
+    parser.add_argument("--rows", default="1,2,4,8,16,24,32")
     parser.add_argument("--ahead", type=int, default=linear_int8.AHEAD, help="pieces of a lane of linear_few.cu")
     args = parser.parse_args()
     linear_int8.AHEAD = args.ahead

@@ -232,7 +232,7 @@ def test_interrupt_while_a_model_runs(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("polykv.model.runner.Runner.run", interrupted)
+    monkeypatch.setattr("polykv.model.transformer.Transformer.hidden", interrupted)
     assert cli.run(["ask", document, "-m", TINY, "-q", "Who?"]) == 130
     assert "Traceback" not in capsys.readouterr().err
 

@@ -183,11 +183,16 @@ def _common_run(readers: list[_Reader], at: int, stop: int, step: int) -> int:
     """Number of blocks from `at` to the last cut before which all tables agree; 0 if there is none."""
     end = min(stop, *(r.end for r in readers))
     lead = min(readers, key=lambda r: r.first)
-    same = np.ones(end - at, np.bool_)
-    for r in readers:
-        begin = max(at, r.first)
-        same[begin - at :] &= r.blocks[begin:end] == lead.blocks[begin:end]
-    run = end - at if same.all() else int(same.argmin())
+    whole = lead.blocks[at:end].tobytes()
+    # Agents of one document agree in thousands of blocks, at every step: bytes are compared in no time.
+    if all(r.first <= at and r.blocks[at:end].tobytes() == whole for r in readers):
+        run = end - at
+    else:
+        same = np.ones(end - at, np.bool_)
+        for r in readers:
+            begin = max(at, r.first)
+            same[begin - at :] &= r.blocks[begin:end] == lead.blocks[begin:end]
+        run = end - at if same.all() else int(same.argmin())
     # All end there: nobody's cells are cut.
     if at + run == max(r.end for r in readers):
         return run

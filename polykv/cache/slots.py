@@ -13,6 +13,12 @@ def step_slots(groups: tuple[CacheGroup, ...], tables: list[BlockTable], start: 
     """Slots of positions start..end-1, for which the tables have blocks already. A CODED group gets the cells of its
     exact group and the units that are complete at `end`."""
     found: list[Slots] = []
+    if end - start == 1 and not any(group.stage is Stage.CODED for group in groups):
+        # A step of many agents comes here for each of them.
+        for group, table in zip(groups, tables, strict=True):
+            block, offset = divmod(start, group.size)
+            found.append(Slots(table.ids[block : block + 1].copy(), np.array((offset,), np.int32)))
+        return found
     positions = np.arange(start, end, dtype=np.int32)
     for group in groups:
         written = groups[group.exact] if group.stage is Stage.CODED else group

@@ -35,9 +35,9 @@ from polykv.types import F32, Slots
 class Begun:
     """A choice that was begun for a step. ids: its result [R], of the backend. found: what it fetches, ids first.
 
-    Of a step that was begun ahead: sequences, one row each, which it does not keep alive: one that was forgotten gives
-    its blocks back at once; slots, where it writes, per cache group; counts, for the pool's counters; tokens of its
-    rows, once they are known; changes, of the pool by then (`KVPool.changes`).
+    Of a step that was begun ahead: sequences, one row each (who lets go of one lets go of its blocks); slots, where it
+    writes, per cache group; counts, for the pool's counters; tokens of its rows, once they are known; changes, of the
+    pool by then (`KVPool.changes`).
     """
 
     choice: Choice[Any]
@@ -99,7 +99,7 @@ def begin_next(
     segments = plan_segments(pool, longer, counts)
     h = transformer.hidden(ids, positions, slots, segments, np.arange(len(sequences), dtype=np.int32))
     begun = begin(transformer, choice, h)
-    begun.sequences, begun.slots, begun.counts = [ref(s) for s in sequences], slots, counts
+    begun.sequences, begun.slots, begun.counts = list(map(ref, sequences)), slots, counts
     return begun
 
 

@@ -11,14 +11,15 @@ import ctypes
 import hashlib
 import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import host
 import numpy as np
-from instructions import TENSOR
+from instructions import HALF_PAIRS, TENSOR, WGMMA
 
 from polykv.fast.cuda.source import Defines, source
 
@@ -37,7 +38,7 @@ static uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return
 struct Place { unsigned x, y, z; };
 static Place threadIdx, blockIdx, blockDim, gridDim;
 struct Meeting { int members = 0, arrived = 0; long round = 0; };
-struct Thread { ucontext_t context; unsigned id; bool done; std::vector<char> stack; };
+struct Thread { ucontext_t context; unsigned id; bool done, waited; std::vector<char> stack; };
 static std::vector<Thread> threads;
 static ucontext_t home;
 static Thread* running;
@@ -62,6 +63,16 @@ static void start() {
     for (Meeting* m : {&whole, &warps[running->id / 32]}) { --m->members; release(*m); }
     swapcontext(&running->context, &home);
 }
+// Memory that the kernel before writes: what threads find that have not waited for it, and the others.
+struct Late { char* at; const char *old, *fresh; size_t size; };
+extern "C" { Late late[2] = {}; }
+static void arrive(bool fresh) {
+    static bool now = true;
+    if (now == fresh) return;
+    now = fresh;
+    for (const Late& l : late)
+        if (l.size) memcpy(l.at, fresh ? l.fresh : l.old, l.size);
+}
 static void run_block() {
     const unsigned n = blockDim.x;
     whole = Meeting();
@@ -72,7 +83,7 @@ static void run_block() {
         Thread& t = threads[i];
         ++warps[i / 32].members;
         t.id = i;
-        t.done = false;
+        t.done = t.waited = false;
         t.stack.resize(1 << 16);
         getcontext(&t.context);
         t.context.uc_stack.ss_sp = t.stack.data();
@@ -86,6 +97,7 @@ static void run_block() {
             if (!t.done) {
                 running = &t;
                 threadIdx = {t.id, 0, 0};
+                arrive(t.waited);
                 swapcontext(&home, &t.context);
                 some = true;
             }
@@ -165,22 +177,39 @@ static int two_times(unsigned word, int by, int start) { return start + by * ((s
 MAX_NAN = "inline float max_nan(float a, float b) { return a != a || a > b ? a : b; }"
 HALF_PAIR = """
 inline unsigned f32_to_f16x2(float a, float b) { return f32_to_f16(a) | (unsigned)f32_to_f16(b) << 16; }
+inline unsigned f32_to_bf16x2(float a, float b) { return f32_to_bf16(a) | (unsigned)f32_to_bf16(b) << 16; }
+"""
+FOLLOW = """
+static void kernel_before() { arrive(running->waited = true); }
+template <typename... T> static void follows(T*&...) { kernel_before(); }
 """
 INSTEAD = {
+    "follow.cuh": FOLLOW,
     "half.cuh": host.HALF + HALF_PAIR,
     "memory.cuh": host.MEMORY,
     "mma_s8.cuh": MMA,
     "max_nan.cuh": MAX_NAN,
     "mma.cuh": TENSOR,
+    "half_pairs.cuh": HALF_PAIRS,
+    "wgmma.cuh": WGMMA,
 }
 
 
 class Kernel:
     """A kernel of a file, callable as a function of CuPy is."""
 
-    def __init__(self, run: Callable[..., None], kinds: list[str]) -> None:
-        self._run, self._kinds = run, kinds
+    def __init__(self, library: ctypes.CDLL, kinds: list[str]) -> None:
+        self._run, self._kinds, self._library = library.run_grid, kinds, library
         self.ptr = 0
+
+    @contextmanager
+    def late(self, *arrays: tuple[np.ndarray, np.ndarray, np.ndarray]) -> Iterator[None]:
+        """In it the kernel before writes these: (array, what threads find there that do not wait for it, and those that
+        do)."""
+        places = (ctypes.c_size_t * 8).in_dll(self._library, "late")
+        places[: 4 * len(arrays)] = [n for each in arrays for n in (*(a.ctypes.data for a in each), each[0].nbytes)]
+        yield
+        places[:] = [0] * 8
 
     def __call__(
         self, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...], shared_mem: int = 0
@@ -233,9 +262,13 @@ extern "C" void run_grid(unsigned x, unsigned y, unsigned n, void** p) {{
         command = ["g++", "-std=c++17", "-O1", "-w", "-ffp-contract=off", "-shared", "-fPIC", "-o", str(library)]
         done = subprocess.run([*command, str(folder / f"{name}.cpp")], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[:3000]
-    return Kernel(ctypes.CDLL(str(library)).run_grid, kinds)
+    return Kernel(ctypes.CDLL(str(library)), kinds)
 
 
 def pasted(file: str, defines: Defines) -> str:
     """The text of a kernel for the host."""
-    return source(file, defines, instead=INSTEAD).replace("extern __shared__", "extern")
+    return (
+        source(file, defines, instead=INSTEAD)
+        .replace("extern __shared__ __align__(1024)", "extern")
+        .replace("extern __shared__", "extern")
+    )

@@ -48,6 +48,10 @@ HALF = """
 inline float f16_to_f32(unsigned short bits) { _Float16 h; memcpy(&h, &bits, 2); return (float)h; }
 inline unsigned short f32_to_f16(float x) { _Float16 h = (_Float16)x; unsigned short y; memcpy(&y, &h, 2); return y; }
 inline float bf16_to_f32(unsigned short bits) { return __uint_as_float((unsigned)bits << 16); }
+inline unsigned short f32_to_bf16(float x) {
+    const unsigned bits = __float_as_uint(x);
+    return (unsigned short)(x != x ? 0x7FFF : (bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+}
 """
 
 MEMORY = """

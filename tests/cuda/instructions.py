@@ -26,8 +26,8 @@ static u32 __ballot_sync(unsigned, int v) {
     return (u32)over_warp((v != 0) << threadIdx.x % 32, 0, [](int a, int b) { return a | b; });
 }
 
-// D[16][8] += A[16][16] B[16][8] of halves.
-static void mma_f16(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+// D[16][8] += A[16][16] B[16][8] of floats of 16 bits.
+template <typename F> static void mma_floats(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1, F value) {
     struct Given { u32 a[4], b[2]; } mine = {{a0, a1, a2, a3}, {b0, b1}};
     const auto all = given(mine);
     const int g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
@@ -36,11 +36,18 @@ static void mma_f16(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b
         for (int k = 0; k < 16; ++k) {
             const auto left = taken<Given>(all, 4 * g + k % 8 / 2);
             const auto right = taken<Given>(all, 4 * (2 * q + i % 2) + k % 8 / 2);
-            const double a = f16_to_f32(left.a[i / 2 + k / 8 * 2] >> k % 2 * 16 & 0xFFFF);
-            sum += a * f16_to_f32(right.b[k / 8] >> k % 2 * 16 & 0xFFFF);
+            const double a = value(left.a[i / 2 + k / 8 * 2] >> k % 2 * 16 & 0xFFFF);
+            sum += a * value(right.b[k / 8] >> k % 2 * 16 & 0xFFFF);
         }
         d[i] = (float)sum;
     }
+}
+
+static void mma_f16(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    mma_floats(d, a0, a1, a2, a3, b0, b1, f16_to_f32);
+}
+static void mma_bf16(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    mma_floats(d, a0, a1, a2, a3, b0, b1, bf16_to_f32);
 }
 
 static u32 down(u32 x, u32 power) { return __umulhi(x, power); }
@@ -66,6 +73,7 @@ template <typename T> static T shared_as(u32 at) {
 static uint4 shared16(u32 at) { return shared_as<uint4>(at); }
 static uint2 shared8(u32 at) { return shared_as<uint2>(at); }
 static u32 shared4(u32 at) { return shared_as<u32>(at); }
+static u32 shared2(u32 at) { return shared_as<u16>(at); }
 struct Copy { u32 to; const void* from; };
 static std::vector<Copy> begun[1024];
 static std::vector<std::vector<Copy>> sent[1024];
@@ -88,6 +96,18 @@ static void meet(int id, int members) {
     meet(teams[id]);
 }
 
+static void arrive(int id, int members) {
+    teams[id].members = members;
+    ++teams[id].arrived;
+    release(teams[id]);
+}
+static uint4 matrices(u32 at) {
+    const auto all = given(at);
+    u32 w[4];
+    for (int i = 0; i < 4; ++i) w[i] = shared4(taken<u32>(all, 8 * i + threadIdx.x % 32 / 4) + threadIdx.x % 4 * 4);
+    return {w[0], w[1], w[2], w[3]};
+}
+
 static int thread_again() { return threadIdx.x; }
 
 static u32 transpose(u32 x) {
@@ -105,4 +125,78 @@ static float query_sum(float x) {
     for (int o = 4; o < 32; o *= 2) x += __shfl_xor_sync(~0u, x, o);
     return x;
 }
+"""
+
+HALF_PAIRS = r"""
+#include "half.cuh"
+template <typename F> static unsigned of_halves(unsigned a, unsigned b, F with) {
+    unsigned y = 0;
+    for (int at = 0; at < 32; at += 16) {
+        const float x = with(f16_to_f32(a >> at & 0xFFFF), f16_to_f32(b >> at & 0xFFFF));
+        y |= (unsigned)f32_to_f16(x) << at;
+    }
+    return y;
+}
+static unsigned halves_times(unsigned a, unsigned b) { return of_halves(a, b, [](float x, float y) { return x * y; }); }
+static unsigned halves_less(unsigned a, unsigned b) { return of_halves(a, b, [](float x, float y) { return x - y; }); }
+static unsigned halves_least(unsigned a, unsigned b) {
+    return of_halves(a, b, [](float x, float y) { return x != x || x < y ? x : y; });
+}
+"""
+
+# Products of warpgroups read shared memory and add to registers when a thread waits for them, and not before.
+WGMMA = r"""
+struct Operand { u32 at; int along_n; };
+struct Product { float (*d)[4]; int octets; float a[2][16]; Operand b; int add; };
+static std::vector<Product> products[1024];
+static std::vector<std::vector<Product>> product_groups[1024];
+static Operand wgmma_matrix(u32 at, int along_n) {
+    if (at % 512 >= 64 || at % 32 || along_n % 512) __builtin_trap();
+    return {at, along_n};
+}
+static void wgmma_begin() {}
+static void wgmma_sees() {}
+static void wgmma_sent() {
+    product_groups[threadIdx.x].push_back(products[threadIdx.x]);
+    products[threadIdx.x].clear();
+}
+static void wgmma_now(const Product& p) {
+    const int t = threadIdx.x % 4;
+    for (int e = 0; e < 2 * p.octets; ++e) {
+        float b[16];
+        for (int k = 0; k < 16; ++k) {
+            // The swizzle of 64 bytes: bits 7 and 8 of an address are added to bits 4 and 5.
+            const u32 at = p.b.at + e / 2 * p.b.along_n + (2 * t + e % 2) * 64 + k * 2;
+            b[k] = f16_to_f32(shared_as<u16>(at ^ (at >> 7 & 3) << 4));
+        }
+        for (int r = 0; r < 2; ++r) {
+            double sum = p.add ? p.d[e / 2][2 * r + e % 2] : 0;
+            for (int k = 0; k < 16; ++k) sum += (double)p.a[r][k] * b[k];
+            p.d[e / 2][2 * r + e % 2] = (float)sum;
+        }
+    }
+}
+template <int N> static void wgmma_but() {
+    auto& groups = product_groups[threadIdx.x];
+    for (; groups.size() > N; groups.erase(groups.begin()))
+        for (const Product& p : groups[0]) wgmma_now(p);
+}
+template <int O> static void wgmma_ready(float (&d)[O][4]) {}
+static void wgmma_over() { wgmma_but<0>(); }
+template <int O> static void wgmma_of(float (&d)[O][4], const u32 (&a)[4], Operand b, int add) {
+    struct Given { u32 a[4]; } mine;
+    memcpy(mine.a, a, sizeof mine);
+    const auto all = given(mine);
+    Product p = {d, O, {}, b, add};
+    for (int k = 0; k < 16; ++k) {
+        const auto of = taken<Given>(all, threadIdx.x % 32 / 4 * 4 + k % 8 / 2);
+        for (int r = 0; r < 2; ++r) p.a[r][k] = f16_to_f32(of.a[r + k / 8 * 2] >> k % 2 * 16 & 0xFFFF);
+    }
+    products[threadIdx.x].push_back(p);
+}
+static void wgmma_32(float (&d)[4][4], const u32 (&a)[4], Operand b, int add) { wgmma_of(d, a, b, add); }
+static void wgmma_64(float (&d)[8][4], const u32 (&a)[4], Operand b, int add) { wgmma_of(d, a, b, add); }
+static void wgmma_128(float (&d)[16][4], const u32 (&a)[4], Operand b, int add) { wgmma_of(d, a, b, add); }
+template <int N> static void more_registers() {}
+template <int N> static void fewer_registers() {}
 """

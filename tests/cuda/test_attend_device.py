@@ -10,10 +10,13 @@ from polykv.fast.cuda.device import problem
 GPU = problem()
 pytestmark = pytest.mark.skipif(GPU is not None, reason=f"no GPU to run on: {GPU}")
 
-TYPES = ("f16", "q8_0", "q4_0", "turbo4", "turbo3", "turbo2", "turbo3_tcq", "turbo2_tcq")
+TYPES = (
+    *("f16", "bf16", "q8_0", "q6_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"),
+    *("turbo8", "turbo4", "turbo3", "turbo2", "turbo3_tcq", "turbo2_tcq"),
+)
 MIXED = (
     *("q8_0/turbo3", "f16/turbo4", "turbo2/f16", "q4_0/turbo3", "q8_0/turbo3_tcq", "turbo2_tcq/f16"),
-    *("turbo3_tcq/turbo2_tcq", "turbo3_tcq_n/turbo3_tcq"),
+    *("turbo3_tcq/turbo2_tcq", "turbo3_tcq_n/turbo3_tcq", "turbo8/q4_1", "q5_1/turbo8", "bf16/iq4_nl"),
 )
 PAIRS = [*((t, t) for t in TYPES), *(tuple(pair.split("/")) for pair in MIXED)]
 # heads, K/V heads, head_dim, cells of the shared segment, of two private ones, window, softcap
@@ -25,6 +28,8 @@ SHAPES = [
     (4, 2, 256, 448, (7, 9), 0, 30.0),
     (4, 1, 512, 320, (1, 2), 0, 0.0),
     (4, 4, 192, 128, (33, 31), 50, 0.0),
+    (8, 2, 32, 256, (33, 31), 0, 0.0),
+    (4, 1, 384, 128, (33, 31), 0, 0.0),
 ]
 
 

@@ -10,7 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polykv.fast.cuda.attend_config import config
-from polykv.fast.cuda.attend_plan import CELLS, FIRST, HEAD, HEADS, OLD, ROW, ROWS, START, TABLE, long, plan, sets_of
+from polykv.fast.cuda.attend_plan import (
+    CELLS,
+    FIRST,
+    HEAD,
+    HEADS,
+    OLD,
+    ROW,
+    ROWS,
+    START,
+    TABLE,
+    joined,
+    long,
+    plan,
+    sets_of,
+)
 from polykv.fast.cuda.layout import KINDS, groups_of_k, groups_of_v, pack, slices_of
 from polykv.types import Segment, Segments
 
@@ -71,6 +85,25 @@ def test_every_visible_cell_is_in_one_part_of_its_query(
         first = max(0, last - window + 1) if window else 0
         assert all(seen[query, c] == 1 for c in range(first, last + 1))
     assert max(seen.values()) == 1
+
+
+@pytest.mark.parametrize("own", [[5], [5, 70, 1], [64] * 9])
+def test_two_plans_of_a_step_have_all_of_its_cells(own: list[int]) -> None:
+    """The shared segment in items of 128 queries, others in small ones: parts of both, one after the other."""
+    segments, heads, n_kv = step(3 * BLOCK, own), 8, 2
+    which = np.diff(segments.row_ptr) > 1 if len(own) > 1 else segments.length > 64
+    few = plan(segments, heads, n_kv, 0, sets=1, turn=TURN, slots=9, teams=4, only=~which)
+    many = plan(segments, heads, n_kv, 0, sets=32, turn=TURN, slots=4, teams=1, only=which)
+    tables = segments.block_ptr[:-1]
+    for made, chosen in ((few, ~which), (many, which)):
+        assert set(np.searchsorted(tables, made.items[:, TABLE], "right") - 1) <= set(np.flatnonzero(chosen))
+    base = len(few.items) * n_kv * few.queries
+    ptr, parts = joined(few.cut, many.cut, base)
+    for query in range(len(own) * heads):
+        mine, theirs = (made.parts[made.ptr[query] : made.ptr[query + 1]] for made in (few, many))
+        assert parts[ptr[query] : ptr[query + 1]].tolist() == [*mine.tolist(), *(theirs + base).tolist()]
+    assert (few.parts < base).all() and len(many.parts)
+    assert sets_of(segments, heads // n_kv, which) == 1 and not long(segments, which)
 
 
 @pytest.mark.parametrize("slots", [132, 264, 396, 528])

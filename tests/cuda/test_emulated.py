@@ -19,6 +19,7 @@ from on_device import DeviceOps
 from test_cuda_equivalence import MISSING, tolerance
 
 from polykv.fast.cuda.fwht import _core
+from polykv.fast.cuda.linear_int8 import TILE_ROWS, tile_rows
 from polykv.fast.cuda.weights import FIELDS
 from polykv.ops import OPERATIONS, load
 from polykv.types import Activations, WeightType
@@ -71,6 +72,15 @@ def test_a_row_does_not_depend_on_the_others(machine: None, kind: WeightType) ->
         assert np.array_equal(part.view(np.uint32), whole[first:last].view(np.uint32))
     # The products of a single row are the same integers, added up in another order.
     assert np.abs(linear(x[5:6], w, activations=Activations.Q8) - whole[5:6]).max() <= 2e-6 * np.abs(whole).max()
+
+
+def test_tiles_of_x_end_with_its_rows() -> None:
+    """A kernel for more chunks of 8 rows than there are would read what lies behind them."""
+    for n in range(1, TILE_ROWS[-1] + 1):
+        rows = tile_rows(n)
+        assert rows in TILE_ROWS and -(-rows // 8) == -(-n // 8) and (n == 1 or rows > 1)
+    with pytest.raises(ValueError, match="33 rows of x"):
+        tile_rows(TILE_ROWS[-1] + 1)
 
 
 # Their kernels are instructions (asynchronous copies, movmatrix, prmt), or are compared function by function

@@ -19,7 +19,10 @@ from polykv.types import Angles, LayerKV, Slots
 GPU = problem()
 pytestmark = pytest.mark.skipif(GPU is not None, reason=f"no GPU to run on: {GPU}")
 
-TYPES = ("f16", "q8_0", "q4_0", "turbo4", "turbo3", "turbo2", "turbo3_tcq", "turbo2_tcq")
+TYPES = (
+    *("f16", "bf16", "q8_0", "q6_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"),
+    *("turbo8", "turbo4", "turbo3", "turbo2", "turbo3_tcq", "turbo2_tcq"),
+)
 
 
 def slots(cells: np.ndarray, size: int) -> Slots:

@@ -32,6 +32,7 @@ TIERS = (
     ("f16", "f16"),
     ("q8_0/turbo3", "turbo3"),
     ("q4_0+r/turbo4", "turbo2/q8_0"),
+    ("q5_1/iq4_nl", "bf16/turbo8"),
     ("turbo3_tcq", "turbo3_tcq"),
     ("turbo2_tcq/turbo3_tcq", "f16"),
 )

@@ -19,7 +19,7 @@ from case_model import Shape, angles_of, attention_weights, mlp_weights
 
 from polykv.cache.codecs import parse_tier
 from polykv.fast import cuda
-from polykv.fast.cuda import graphs
+from polykv.fast.cuda import follow, graphs, shared_plan
 from polykv.fast.cuda.arrays import asarray, asnumpy
 from polykv.fast.cuda.attend import _signs
 from polykv.fast.cuda.attend_run import _levels
@@ -27,9 +27,10 @@ from polykv.fast.cuda.device import cupy
 from polykv.fast.cuda.forms import _form
 from polykv.fast.cuda.fwht import _core
 from polykv.fast.cuda.layers import prepared
+from polykv.fast.cuda.lift import levels_of
 from polykv.fast.cuda.placed import attention_of, head_of, mlp_of
 from polykv.fast.cuda.step_tables import Shape as Cut
-from polykv.fast.cuda.step_tables import host_tables
+from polykv.fast.cuda.step_tables import host_tables, shapes_of
 from polykv.fast.cuda.upload import Upload
 from polykv.ops import load
 from polykv.types import Activations, HeadWeights, Layer, LayerKV, Stack, WeightType
@@ -51,7 +52,7 @@ SHAPES = (
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The emulator in the place of CuPy."""
-    with pretend_cupy.installed(tmp_path_factory.mktemp("kernels"), _levels, _signs, _form, _core):
+    with pretend_cupy.installed(tmp_path_factory.mktemp("kernels"), _levels, _signs, _form, _core, levels_of):
         yield
 
 
@@ -85,6 +86,25 @@ def test_few_rows(machine: None, shape: Shape, tier: str, seqs: tuple[tuple[int,
     assert np.sqrt((error**2).mean() / ((want - h0).astype(np.float64) ** 2).mean()) <= TOLERANCE[tier]
 
 
+@pytest.mark.parametrize("tier", TOLERANCE)
+def test_agents_that_share_a_document(machine: None, monkeypatch: pytest.MonkeyPatch, tier: str) -> None:
+    """The document is lifted once for all rows; some have cells of their own, some are in the midst of it."""
+    monkeypatch.setattr(shared_plan, "LEAST_CELLS", 128)
+    monkeypatch.setattr(shared_plan, "LEAST_OF_PATHS", shared_plan.LEAST_QUERIES)
+    plan = Plan((*(Seq(129 + 5 * i, 1) for i in range(15)), Seq(140, 2)), shared=128)
+    segments, slots, n_blocks = plan.build("agents")
+    h0 = normal(seeded("agents"), plan.n_rows, SMALL.embd)
+    step = [angles_of(segments.positions, SMALL)], [segments], [slots]
+    want, stack = h0.copy(), stack_of(load("ref"), SMALL, tier, n_blocks)
+    load("ref").layers(want, stack, *step, activations=Activations.Q8)
+    got, stack = asarray(h0), stack_of(cuda, SMALL, tier, n_blocks)
+    cuda.layers(got, stack, *step, activations=Activations.Q8)
+    counters = prepared(stack).graphs.counters
+    assert counters["eager"] == 1 and counters["lifted"] > 0
+    error = (asnumpy(got) - want).astype(np.float64)
+    assert np.sqrt((error**2).mean() / ((want - h0).astype(np.float64) ** 2).mean()) <= TOLERANCE[tier]
+
+
 def test_a_step_that_broke_off_is_not_captured(machine: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """What its kernels need is not all there yet. Nor is a graph of a pool that has grown since."""
     segments, slots, n_blocks = Plan((Seq(70, 1),), shared=0).build("few")
@@ -102,6 +122,21 @@ def test_a_step_that_broke_off_is_not_captured(machine: None, monkeypatch: pytes
     cuda.kv_grow([stack.layers[-1].kv.v], n_blocks + 1)
     cuda.layers(h, stack, *step, activations=Activations.Q8)
     assert prepared(stack).graphs.counters == {"eager": 2}
+
+
+def test_graphs_go_when_exact_cells_lie_elsewhere(machine: None) -> None:
+    """They grow apart from the codes of their layer."""
+    kv = stack_of(cuda, SMALL, "f16", 2).layers[0].kv
+    both: Any = SimpleNamespace(kv=replace(kv, exact=stack_of(cuda, SMALL, "f16", 2).layers[0].kv))
+    made = graphs.Graphs([both], [])
+    for arena in (both.kv.k, both.kv.exact.v):
+        made._forget_moved()
+        made._kept["key"] = SimpleNamespace()  # type: ignore[assignment]
+        made._forget_moved()
+        assert made._kept
+        cuda.kv_grow([arena], 3)
+        made._forget_moved()
+        assert not made._kept
 
 
 def test_graphs_share_a_workspace(machine: None) -> None:
@@ -129,6 +164,21 @@ def test_rooms_hold_padded_rows(machine: None) -> None:
     angles = angles_of(segments.positions, shape)
     rooms = host_tables([Cut.of(layer)], 5, [angles], [segments], [slots]).rooms
     assert rooms.rows == 8 and min(rooms.rooms[:2]) >= 8 * angles.cos.shape[1] == 8 * 48
+
+
+@pytest.mark.parametrize(
+    ("tier", "works", "want"), [("turbo3_tcq", True, True), ("turbo3_tcq", False, False), ("f16", True, False)]
+)
+def test_attention_begins_early_behind_a_search_alone(
+    machine: None, monkeypatch: pytest.MonkeyPatch, tier: str, works: bool, want: bool
+) -> None:
+    """Not where units are coded between new cells and attention, nor where kernels wait for those before anyhow."""
+    monkeypatch.setattr(follow, "works", lambda: works)
+    segments, _, n_blocks = Plan((Seq(70, 1),), shared=0).build("few")
+    layer = stack_of(cuda, SMALL, tier, n_blocks).layers[0]
+    assert Cut.of(layer).config(segments).early == want
+    staged = replace(layer, kv=replace(layer.kv, exact=stack_of(cuda, SMALL, "f16", n_blocks).layers[0].kv))
+    assert [s.config(segments).early for s in shapes_of(staged)] == [False, False]
 
 
 def test_weights_on_the_device_go_with_the_model(machine: None) -> None:

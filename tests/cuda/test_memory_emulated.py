@@ -49,9 +49,10 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return head_of(folder, 64, context_length=CONTEXT, tok__add_space_prefix=False)
 
 
-def test_what_is_taken_is_what_was_planned(machine: None, path: Path) -> None:
+@pytest.mark.parametrize("kv", ["f16", "turbo4+c/turbo3,sink=4,recent=64"])
+def test_what_is_taken_is_what_was_planned(machine: None, path: Path, kv: str) -> None:
     before = Piece.used
-    llm = polykv.load(path, backend="cuda", kv="f16", ctx=512)
+    llm = polykv.load(path, backend="cuda", kv=kv, ctx=512)
     plan = llm.device_plan
     assert plan is not None and plan.free == Piece.total - before
     assert llm.cache.nbytes == plan.parts["K/V"] == llm.plan(agents=4).nbytes

@@ -106,3 +106,17 @@ def test_a_pool_of_another_backend_answers(machine: None, tmp_path: Path) -> Non
     other = polykv.load(model, backend="cuda", kv="q8_0", ctx=256)
     with pytest.raises(MismatchError, match="tier of layer 0 differs"):
         load_sequences(tmp_path / "p", other.cache)
+
+
+@pytest.mark.parametrize("kv", ["turbo4+c/turbo3,sink=4,recent=64", "q8_0,sink=40"])
+def test_units_means_and_exact_cells_stay(machine: None, tmp_path: Path, kv: str) -> None:
+    """There and back again is the same file: complete units, the one that is being filled, sinks."""
+    model = head_of(tmp_path, 64, context_length=256, tok__add_space_prefix=False)
+    files = [tmp_path / name for name in "abc"]
+    here = polykv.load(model, backend="cpu", kv=kv, ctx=256)
+    document = Sequence(here.cache)
+    here.engine.runner.step([(document, here.tokenize("abcdebadcab" * 13))])
+    save_sequences(files[0], [document])
+    for backend, before, after in zip(("cuda", "cpu"), files, files[1:], strict=False):
+        save_sequences(after, load_sequences(before, polykv.load(model, backend=backend, kv=kv, ctx=256).cache))
+    assert files[0].read_bytes() == files[2].read_bytes() != files[1].read_bytes()

@@ -12,7 +12,25 @@ from polykv.fast.cuda.device import problem
 GPU = problem()
 pytestmark = pytest.mark.skipif(GPU is not None, reason=f"no GPU to run on: {GPU}")
 
-TYPES = ("f16", "q8_0", "q4_0", "q8_0+r", "q4_0+r", "turbo4", "turbo3", "turbo2", "turbo3_tcq", "turbo2_tcq")
+TYPES = (
+    "f16",
+    "bf16",
+    "q8_0",
+    "q6_0",
+    "q5_1",
+    "q5_0",
+    "q4_1",
+    "q4_0",
+    "iq4_nl",
+    "turbo8",
+    "q8_0+r",
+    "q4_0+r",
+    "turbo4",
+    "turbo3",
+    "turbo2",
+    "turbo3_tcq",
+    "turbo2_tcq",
+)
 PAIRS = [*(f"{t}/{t}" for t in TYPES), "q8_0/turbo3", "f16/turbo4", "turbo2/f16", "q4_0/turbo3"]
 SHAPES = [
     Shape(heads=8, n_kv=2, dim=128),

@@ -10,7 +10,7 @@ import pretend_cupy
 import pytest
 from prefill_cases import EMPTY, ERROR, PLANS, Shape, attention
 
-from polykv.fast.cuda.lift import _levels
+from polykv.fast.cuda.lift import levels_of as _levels
 from polykv.fast.cuda.prefill_config import config
 from polykv.types import Segments
 
@@ -39,6 +39,14 @@ CASES = [
     ("63", "turbo2_tcq/turbo3_tcq", Shape(heads=2, dim=96)),
     ("63", "turbo3_tcq/turbo3_tcq", Shape(heads=2, dim=64)),
     ("63", "turbo2_tcq_n/f16", Shape(heads=1, dim=256)),
+    ("63", "q5_0/q6_0", Shape(heads=2)),
+    ("63", "q6_0/q5_0", Shape(heads=2, dim=128)),
+    ("63", "q4_1/q5_1", Shape(heads=2, dim=96)),
+    ("63", "q5_1/q4_1", Shape(heads=2, dim=32)),
+    ("63", "iq4_nl/turbo8", Shape(heads=2)),
+    ("63", "turbo8/iq4_nl", Shape(heads=2, dim=32)),
+    ("63", "bf16/turbo3_tcq", Shape(heads=2, dim=32)),
+    ("63", "turbo2_tcq/bf16", Shape(heads=1, dim=384)),
 ]
 
 

@@ -18,9 +18,11 @@ from polykv.cache.sequence import Sequence
 from polykv.commands.output import Output
 from polykv.commands.tiers import gather
 from polykv.errors import UnsupportedError
+from polykv.fast.cuda import shared_plan, shared_run
 from polykv.fast.cuda.attend import _signs
 from polykv.fast.cuda.attend_run import _levels
 from polykv.fast.cuda.bound import _ids_of
+from polykv.fast.cuda.compile import launch
 from polykv.fast.cuda.forms import _form
 from polykv.fast.cuda.fwht import _core
 from polykv.model.loader import load_model
@@ -60,6 +62,24 @@ def test_logits_and_tokens(machine: None, tmp_path: Path, dim: int, kv: str) -> 
         )
         assert list(map(len, of_there)) == [2, 2] and of_there == of_here
     assert there.report()
+
+
+def test_agents_of_one_document(machine: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their cells of the document are lifted once; tokens are those of `ref`."""
+    monkeypatch.setattr(shared_plan, "LEAST_CELLS", 64)
+    monkeypatch.setattr(shared_plan, "LEAST_QUERIES", 5)
+    model = head_of(tmp_path, 64, **MODEL)
+    here, there = (polykv.load(model, backend=b, kv="f16", activations="q8", ctx=256) for b in ("ref", "cuda"))
+    ids = here.tokenize(DOCUMENT)[:70]
+    prompts = [[*ids, *ids[i : i + 2]] for i in range(6)]
+    counted: list[int] = []
+    monkeypatch.setattr(shared_run, "launch", lambda *a, **k: (counted.append(a[1][0]), launch(*a, **k)))
+    for llm in (here, there):
+        # The document's blocks are there when the agents come.
+        list(llm.generate_many([ids], max_tokens=1))
+    assert not counted
+    want, got = ([g.tokens for g in llm.generate_many(prompts, max_tokens=2, ignore_eog=True)] for llm in (here, there))
+    assert got == want and counted
 
 
 def test_exact_cells_beside_codes(machine: None, tmp_path: Path) -> None:

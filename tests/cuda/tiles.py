@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polykv.fast.cuda.layout import kind_of, pack, slices_of
-from polykv.fast.cuda.levels import levels
+from polykv.fast.cuda.levels import IQ4_NL, levels
 from polykv.types import U8, Codec, Family
 
 F64 = npt.NDArray[np.float64]
@@ -42,28 +42,51 @@ def _random(
     codec: Codec, head_dim: int, rng: np.random.Generator, shape: tuple[int, ...], slices: int, exact: bool
 ) -> Any:
     n, _, dims = shape
-    if codec.family == Family.F16:
-        x = rng.standard_normal(shape).astype(np.float16)
-        return x.view(np.uint16), None, x.astype(np.float64)
+    if codec.block == 1:
+        x = rng.standard_normal(shape).astype(np.float32)
+        if codec.family == Family.F16:
+            return x.astype(np.float16).view(np.uint16), None, x.astype(np.float16).astype(np.float64)
+        upper = (x.view(np.uint32) >> 16).astype(np.uint16)
+        return upper, None, (upper.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
     if codec.family == Family.LLOYD_MAX:
-        words, unit = levels(codec, head_dim)
-        count = len(codec.centroids)
-        table = words.view(np.int8)[:count] * np.sign(codec.centroids) ** (count == 16) * unit
-        if exact:
-            table = np.array(codec.centroids) * np.sqrt(codec.block / codec.group(head_dim))
-        codes = rng.integers(0, count, shape).astype(np.uint8)
+        table = np.array(codec.centroids) * np.sqrt(codec.block / codec.group(head_dim))
+        codes = rng.integers(0, len(table), shape).astype(np.uint8)
         norms = (rng.uniform(0.5, 1.5, (n, 32, slices)) * np.sqrt(codec.group(head_dim))).astype(np.float16)
+        table = table if exact else _levels(codec, head_dim)
         return codes, norms, table[codes] * np.repeat(norms.astype(np.float64), dims // slices, 2)
     if codec.family == Family.TRELLIS:
         return _paths(codec, head_dim, rng, shape, slices, exact)
-    scales = rng.uniform(0.5, 1.5, (n, 32, dims // 32))
+    return _scalars(codec, rng, shape)
+
+
+def _levels(codec: Codec, head_dim: int) -> F64:
+    """What codes stand for in attention of few rows."""
+    words, unit = levels(codec, head_dim)
+    count = len(codec.centroids)
+    if count == 256:
+        return words.view(np.float16).astype(np.float64) * unit
+    found: F64 = words.view(np.int8)[:count] * np.sign(codec.centroids) ** (count == 16) * unit
+    return found
+
+
+def _scalars(codec: Codec, rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
+    kind, count = kind_of(codec), 1 << codec.bits
+    codes = rng.integers(0, count, shape)
+    scales = rng.uniform(0.5, 1.5, (*shape[:2], shape[2] // 32))
     if codec.family == Family.Q8_0:
-        codes, d = rng.integers(-127, 128, shape), (scales / 74).astype(np.float16)
+        levels = codes - 128
+        stored, d = levels.astype(np.int8).view(np.uint8), (scales / 74).astype(np.float16)
     else:
-        # Scales of q4_0 have either sign.
-        codes, d = rng.integers(-8, 8, shape), (scales / 5 * rng.choice([-1, 1], scales.shape)).astype(np.float16)
-    stored = codes.astype(np.int8).view(np.uint8) if codec.family == Family.Q8_0 else (codes + 8).astype(np.uint8)
-    return stored, d, codes * np.repeat(d.astype(np.float64), 32, 2)
+        levels = IQ4_NL[codes].astype(np.int64) if kind.levels else codes - kind.zero
+        stored = codes.astype(np.uint8)
+        # Scales have either sign but where there are minima.
+        sign = 1 if kind.minima else rng.choice([-1, 1], scales.shape)
+        d = (scales * sign / (74 if kind.levels else count / 3)).astype(np.float16)
+    values = levels * np.repeat(d.astype(np.float64), 32, 2)
+    if kind.minima:
+        m = rng.uniform(-2, 0, scales.shape).astype(np.float16)
+        return stored, np.concatenate([d, m], axis=2), values + np.repeat(m.astype(np.float64), 32, 2)
+    return stored, d, values
 
 
 def _paths(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import numpy as np
@@ -162,24 +163,23 @@ def test_any_order_of_steps(lengths: list[int], steps: list[str]) -> None:
     assert results[0] == results[1]
 
 
+def test_a_sequence_that_was_let_go_is_not_kept() -> None:
+    runner = running_ahead()
+    s = Sequence(runner.pool)
+    (token,) = runner.next_tokens([(s, random_ids(5))], more=True).tolist()
+    assert runner._begun is not None
+    del s
+    gc.collect()
+    assert not list(runner.pool.sequences) and runner.pool.lost
+    runner.next_tokens([(Sequence(runner.pool), [token])])
+    assert runner.counters.ahead == 0 and runner.counters.ahead_lost == 1
+
+
 def test_not_on_a_backend_that_waits() -> None:
     runner = tiny_runner("llama", "cpu", "f16")
     s = Sequence(runner.pool)
     runner.next_tokens([(s, random_ids(5))], more=True)
     assert runner._begun is None and np.array_equal(s.tokens, random_ids(5))
-
-
-def test_a_forgotten_sequence_gives_its_blocks_back() -> None:
-    """What was begun for it does not keep it: its room is there for the next one."""
-    for ahead in (True, False):
-        runner = tiny_runner("llama", "cpu", "f16", max_tokens=64)
-        runner.transformer.runs_ahead = ahead
-        forgotten = [Sequence(runner.pool)]
-        runner.next_tokens([(forgotten[0], random_ids(20))], more=True)
-        forgotten.clear()
-        assert runner.pool.lost and not list(runner.pool.sequences), ahead
-        runner.pool.mend()
-        runner.next_tokens([(Sequence(runner.pool), random_ids(64))])
 
 
 def test_observers_see_no_row_that_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

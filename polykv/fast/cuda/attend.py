@@ -24,6 +24,7 @@ from polykv.fast.cuda.fwht import fwht
 from polykv.fast.cuda.layout import codec_limit, kind_of, slices_of
 from polykv.fast.cuda.levels import same_table
 from polykv.fast.cuda.merge import merge
+from polykv.fast.cuda.shared_plan import shared_of
 from polykv.types import F32, Codec, LayerKV, Segments
 
 # Queries of a segment that share a K/V head, from which on attention of many rows is the faster one: attention of a few
@@ -100,8 +101,10 @@ def attend_codes(
         if key not in steps:
             steps[key] = prefill_run.step_of(segments, made, k, v, heads, window)
         return prefill_run.run(steps[key], made, q, k, v, **how, out=out)  # type: ignore[arg-type]
-    kinds, sets = (kind_of(k.codec), kind_of(v.codec)), sets_of(segments, heads // k.n_kv)
-    one_table, many = same_table(k.codec, v.codec), long(segments)
+    shared = shared_of(segments, k.codec, v.codec, heads, k.n_kv, k.head_dim, capped)
+    but = None if shared is None else shared.which
+    kinds, sets = (kind_of(k.codec), kind_of(v.codec)), sets_of(segments, heads // k.n_kv, but)
+    one_table, many = same_table(k.codec, v.codec), long(segments, but)
     few = attend_config.config(
         *kinds,
         k.head_dim,
@@ -112,9 +115,9 @@ def attend_codes(
         long=many,
         centered=k.codec.centered,
     )
-    key = few, heads, k.n_kv, window
+    key = few, shared and shared.made, heads, k.n_kv, window
     if key not in steps:
-        steps[key] = attend_run.step_of(segments, few, heads, k.n_kv, window)
+        steps[key] = attend_run.step_of(segments, few, heads, k.n_kv, window, shared)
     room = None if out is None else (out, cupy().empty(q.shape[:2], np.float32))
     return attend_run.run(steps[key], few, q, k, v, **how, out=room)  # type: ignore[arg-type]
 

@@ -60,6 +60,7 @@ class Config:
         queries = QUERIES * self.sets
         results = self.teams * queries * self.width * self.slices * 4 + self.warps * queries * 8
         tables = (self.k.path + self.v.path - self.one_table) * ENTRIES * 4 * self.copies
+        tables += self.k.halves_bytes + self.v.halves_bytes
         return max(tables + self.warps * self.stages * stage + exchange, results)
 
     def defines(self) -> dict[str, Define]:
@@ -107,8 +108,8 @@ def config(
         )
         return next(made for made in every if made.shared + 1024 <= limit)
     width, slices = slices_of(head_dim)
-    wide, tiles = max(k.bits, v.bits), 1 if max(k.bits, v.bits) >= 8 else 2
-    # Queries that meet means take registers that 16 warps do not have.
+    # Queries that meet means take registers: eight of them leave too few for two tiles.
+    wide, tiles = max(k.bits, v.bits), 1 if max(k.bits, v.bits) >= 8 or (centered and sets == 2) else 2
     if long and wide <= 3 and sets == slices == 1 and not centered:
         # One block does what four would: a quarter of the partial results. Short segments would leave warps idle.
         made = Config(k, v, width, slices, sets, 1, 2, tiles, softcap, 4 * WARPS)
@@ -121,7 +122,7 @@ def config(
     elif wide == 8:
         ctas, stages = 2 if min(k.bits, v.bits) == 8 else 3, 3
     else:
-        ctas, stages = 3 if wide == 4 else 4, 2
+        ctas, stages = 3 if wide >= 4 else 4, 2
     made = Config(k, v, width, slices, sets, ctas, stages, tiles, softcap, centered=centered)
     # A kilobyte of every block is the system's.
     while made.ctas > 1 and made.ctas * (made.shared + 1024) > limit:

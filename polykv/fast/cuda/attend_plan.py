@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 
 from polykv.types import I32, Segments
 
@@ -23,6 +24,8 @@ from polykv.types import I32, Segments
 QUERIES = 4
 TABLE, FIRST, CELLS, START, OLD, ROW, ROWS, HEAD, HEADS = range(9)
 ENTRIES = 9
+# One bool for each segment.
+Which = npt.NDArray[np.bool_]
 # Cells of a long segment. With 32,768 of them blocks of 4 and of 16 warps take the same time on an H200, with 262,144
 # those of 16 take 3 to 5 % less.
 LONG = 65_536
@@ -30,22 +33,31 @@ LONG = 65_536
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """See above; queries: rows of partial results that an item has for a K/V head."""
+    """See above; queries: rows of partial results that an item has for a K/V head; cut: what stays from step to
+    step."""
 
     items: I32
-    ptr: I32
-    parts: I32
     queries: int
+    cut: Cut
+
+    @property
+    def ptr(self) -> I32:
+        return self.cut.ptr
+
+    @property
+    def parts(self) -> I32:
+        return self.cut.parts
 
 
-def sets_of(segments: Segments, group: int) -> int:
-    """Sets of four queries that items have: two where that halves the items of any segment."""
+def sets_of(segments: Segments, group: int, but: Which | None = None) -> int:
+    """Sets of four queries that items have: two where that halves the items of any segment; but: those left out."""
     rows = np.diff(segments.row_ptr)
+    rows = rows if but is None else rows[~but]
     return 2 if rows.size and int(rows.max()) * group > QUERIES else 1
 
 
 @dataclass(frozen=True, eq=False)
-class _Cut:
+class Cut:
     """What of a plan stays while sequences grow within a turn: for every item its segment, first cell and cells, and
     columns ROW to HEADS; ptr and parts."""
 
@@ -57,23 +69,35 @@ class _Cut:
     parts: I32
 
 
-def long(segments: Segments) -> bool:
-    """Whether all segments that rows see are long enough for blocks of many warps."""
-    seen = segments.length[np.diff(segments.row_ptr) > 0]
+def long(segments: Segments, but: Which | None = None) -> bool:
+    """Whether all segments that rows see are long enough for blocks of many warps; but: those left out."""
+    read = np.diff(segments.row_ptr) > 0
+    seen = segments.length[read if but is None else read & ~but]
     return bool(seen.size and int(seen.min()) >= LONG)
 
 
 def plan(
-    segments: Segments, heads: int, n_kv: int, window: int, *, sets: int, turn: int, slots: int, teams: int
+    segments: Segments,
+    heads: int,
+    n_kv: int,
+    window: int,
+    *,
+    sets: int,
+    turn: int,
+    slots: int,
+    teams: int,
+    only: Which | None = None,
 ) -> Plan:
     """Items of a step.
 
     turn: cells that a warp takes at a time; teams: warps of a block that take different ones; slots: blocks that the
-    device runs at once.
+    device runs at once; only: segments that have items, if not all.
     """
     lowest, highest = _positions(segments)
     first, last = _seen(segments, lowest, highest, window, turn)
     turns = -(-(last - first) // turn)
+    if only is not None:
+        turns *= only
     rows = segments.rows.tobytes(), segments.row_ptr.tobytes(), len(segments.positions)
     made = _cut(first.tobytes(), turns.tobytes(), rows, heads, n_kv, sets, turn, max(1, slots // n_kv) * teams, teams)
     items = np.empty((len(made.at), ENTRIES), np.int32)
@@ -84,7 +108,7 @@ def plan(
     # Rows write cells of their own positions, and read what they write.
     items[:, OLD] = np.clip(lowest[made.segment] - items[:, START], 0, items[:, CELLS])
     items[:, ROW:] = made.tiles
-    return Plan(items, made.ptr, made.parts, QUERIES * sets)
+    return Plan(items, QUERIES * sets, made)
 
 
 def _positions(segments: Segments) -> tuple[I32, I32]:
@@ -126,7 +150,7 @@ def _cut(
     turn: int,
     at_once: int,
     teams: int,
-) -> _Cut:
+) -> Cut:
     """Items of segments that are so many turns long from `first` on. rows: those of the segments, their ends, and how
     many the step has; at_once: items that the device runs at once, times teams."""
     begin, count = np.frombuffer(first, np.int32), np.frombuffer(turns, np.int32)
@@ -144,7 +168,7 @@ def _cut(
     ]
     items = np.array(found, np.int32).reshape(len(found), 2 + ENTRIES - ROW)
     ptr, parts = _parts(items[:, 2:], of_rows, n_rows, heads, n_kv, QUERIES * sets)
-    return _Cut(items[:, 0], items[:, 1], each, items[:, 2:], ptr, parts)
+    return Cut(items[:, 0], items[:, 1], each, items[:, 2:], ptr, parts)
 
 
 def _tiles(row_ptr: I32, s: int, group: int, queries: int) -> Iterator[tuple[int, int, int, int]]:
@@ -174,3 +198,15 @@ def _parts(tiles: I32, of_rows: I32, n_rows: int, heads: int, n_kv: int, queries
     order = np.argsort(query, kind="stable")
     ptr = np.searchsorted(query[order], np.arange(n_rows * heads + 1))
     return ptr.astype(np.int32), where[order].astype(np.int32)
+
+
+# Cuts stay from step to step, and their memo keeps them.
+@lru_cache(maxsize=64)
+def joined(first: Cut, second: Cut, base: int) -> tuple[I32, I32]:
+    """ptr and parts of two plans of a step, whose partial results lie one after the other, the second's from `base`
+    on."""
+    count, more = np.diff(first.ptr), np.diff(second.ptr)
+    parts = np.empty(len(first.parts) + len(second.parts), np.int32)
+    parts[np.arange(len(first.parts)) + np.repeat(second.ptr[:-1], count)] = first.parts
+    parts[np.arange(len(second.parts)) + np.repeat(first.ptr[1:], more)] = second.parts + base
+    return first.ptr + second.ptr, parts

@@ -1,4 +1,4 @@
-"""One layer's attention on the device: what its layers share, and the two kernels.
+"""One layer's attention on the device: what its layers share, and the kernels.
 
 step = step_of(segments, made, heads, n_kv, window)
 out, lse = run(step, made, q, k, v, scale=s, window=window, softcap=0.0)
@@ -14,15 +14,18 @@ import numpy as np
 
 from polykv.fast.cuda.arrays import asarray
 from polykv.fast.cuda.attend_config import Config
-from polykv.fast.cuda.attend_plan import plan
 from polykv.fast.cuda.compile import kernel, launch
-from polykv.fast.cuda.device import cupy, device
+from polykv.fast.cuda.device import cupy
 from polykv.fast.cuda.kv import means_of
 from polykv.fast.cuda.levels import levels
+from polykv.fast.cuda.shared_plan import Shared, plans
+from polykv.fast.cuda.shared_run import Places, SharedStep, run_shared
 from polykv.types import F32, Codec, KVArena, Segments
 
 LOG2E = 1.4426950408889634
-MERGE_THREADS, MERGE_DIMS = 512, 32
+MERGE_DIMS = 32
+# Threads of a block that joins: a few queries have hundreds of partial results each, many queries have dozens.
+MERGE_THREADS, FEW_QUERIES = (512, 128), 512
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,17 +42,22 @@ class Step:
     sums: Any
     weights: Any
     seen_from: int = 0
+    # Segments that many queries share, where there are any.
+    shared: SharedStep | None = None
 
 
-def step_of(segments: Segments, made: Config, heads: int, n_kv: int, window: int) -> Step:
+def step_of(segments: Segments, made: Config, heads: int, n_kv: int, window: int, shared: Shared | None = None) -> Step:
     """The plan of a step for layers of one shape."""
-    slots = device().processors * made.ctas
-    found = plan(segments, heads, n_kv, window, sets=made.sets, turn=made.turn, slots=slots, teams=made.teams)
-    cp, n = cupy(), len(found.items) * n_kv * found.queries
-    tables = (found.items, found.ptr, found.parts, segments.blocks, segments.rows, segments.positions)
+    found = plans(segments, made, shared, heads, n_kv, window)
+    cp, first = cupy(), len(found.few.items) * n_kv * found.few.queries
+    n, of_shared = first, None
+    if shared is not None and found.shared is not None:
+        n += len(found.shared.items) * n_kv * found.shared.queries
+        of_shared = SharedStep(shared.made, asarray(found.shared.items), first)
+    tables = (found.few.items, *found.lists(first), segments.blocks, segments.rows, segments.positions)
     items, ptr, parts, blocks, rows, positions = (asarray(a) for a in tables)
     sums, weights = cp.empty((n, made.width * made.slices), np.float32), cp.empty((n, 2), np.float32)
-    return Step(items, ptr, parts, blocks, rows, positions, sums, weights, segments.first)
+    return Step(items, ptr, parts, blocks, rows, positions, sums, weights, segments.first, of_shared)
 
 
 @cache
@@ -87,6 +95,9 @@ def run(
         *(scale * LOG2E * k_unit, v_unit, softcap, window, step.seen_from),
         *(means, np.uint32(mean_block), mean_head, scale * LOG2E, step.sums, step.weights),
     )
+    if step.shared is not None:
+        places = Places(step.rows, step.positions, step.blocks, step.sums, step.weights, step.seen_from)
+        run_shared(step.shared, places, q, k, v, scale=scale, window=window, softcap=softcap)
     launch(
         kernel("attend.cu", "attend", **made.defines()),
         (len(step.items), n_kv, 1),
@@ -94,7 +105,8 @@ def run(
         arguments,
         shared=made.shared,
     )
-    merge = kernel("attend_merge.cu", "attend_merge", MERGE_DIMS=dims)
+    threads = MERGE_THREADS[rows * heads >= FEW_QUERIES]
+    merge = kernel("attend_merge.cu", "attend_merge", MERGE_DIMS=dims, MERGE_THREADS=threads)
     arguments = (step.sums, step.weights, step.ptr, step.parts, y, lse)
-    launch(merge, (rows * heads, dims // MERGE_DIMS), (MERGE_THREADS,), arguments)
+    launch(merge, (rows * heads, dims // MERGE_DIMS), (threads,), arguments)
     return y, lse

@@ -43,10 +43,18 @@ def kernel(file: str, entry: str, **defines: Define) -> Made:
     return _compiled(file, entry, tuple(sorted(defines.items())), cupy().cuda.runtime.getDevice())
 
 
+def kernel_of(arch: str, file: str, entry: str, **defines: Define) -> Made:
+    """The same for one architecture alone, for example sm_90a: with instructions that no later one has.
+
+    Raises UnsupportedError as `kernel` does.
+    """
+    return _compiled(file, entry, tuple(sorted(defines.items())), cupy().cuda.runtime.getDevice(), arch)
+
+
 @cache
-def _compiled(file: str, entry: str, defines: tuple[tuple[str, Define], ...], device: int) -> Made:
+def _compiled(file: str, entry: str, defines: tuple[tuple[str, Define], ...], device: int, arch: str = "") -> Made:
     module = cupy().cuda.function.Module()
-    module.load(image(file, dict(defines)))
+    module.load(image(file, dict(defines), arch))
     return Made(module.get_function(entry), '"follow.cuh"' in source(file) and follow.works())
 
 

@@ -17,6 +17,7 @@ from polykv.fast.cuda.layout import kind_of, slices_of
 from polykv.fast.cuda.lift import F16, ROOM
 from polykv.fast.cuda.linear_many import TILE
 from polykv.fast.cuda.placed import place, placed_bytes, weight_bytes
+from polykv.fast.cuda.shared_config import QUERIES as SHARED
 from polykv.fast.cuda.weights import STAGED
 from polykv.types import Activations, AttentionWeights, Codec, MlpWeights, ModelWeights, Stack
 
@@ -87,7 +88,9 @@ def _few_rows(weights: ModelWeights) -> int:
         # Codes of rows, and two words for every 32 of them.
         codes = int(1.25 * (a.wq.cols + a.wo.cols + m.down.cols))
         queries = 8 * a.n_heads * (width * slices + 1)
-        sums = 2 * QUERIES * 4 * device().processors * (width * slices + 2) * 4
+        # Of the kernel for few queries, and of that for segments that many share.
+        parts = (2 * QUERIES * 4 + 2 * SHARED) * device().processors
+        sums = parts * (width * slices + 2) * 4
         found = max(found, MOST * (products + codes + queries + 4 * weights.embedding.cols) + sums)
     return found
 

@@ -19,6 +19,7 @@ from polykv.errors import UnsupportedError
 from polykv.fast.cuda.arrays import asarray
 from polykv.fast.cuda.device import cupy
 from polykv.fast.cuda.layout import BLOCK, codec_limit, kind_of, slices_of
+from polykv.fast.cuda.levels import IQ4_NL
 from polykv.fast.cuda.source import Define
 from polykv.hadamard import core, core_order
 from polykv.types import F32, Codec, Family
@@ -97,7 +98,8 @@ def host_form(codec: Codec, head_dim: int, use: Use) -> tuple[npt.NDArray[np.int
     group_bytes = codec.block_bytes if exchange else codec.group_bytes(group)
     reserved = group_bytes - codec.group_bytes(group) if exchange else 0
     # What is reserved lies before the codes; behind the stream of a trellis type.
-    codes_at = 0 if codec.family == Family.F16 else 2 if codec.family == Family.TRELLIS else 2 + reserved
+    halves = 2 if kind_of(codec).minima else 0 if codec.block == 1 else 1
+    codes_at = 2 * halves + (0 if codec.family == Family.TRELLIS else reserved)
     vector_bytes = resident // group * group_bytes
     room = -(-max(resident, width * slices) // 32) * 32
     sizes = [head_dim, stored, resident, group, turn, m, width, slices, int(use == Use.V)]
@@ -114,4 +116,5 @@ def _numbers(codec: Codec, group: int, turn: int) -> F32:
     # Levels and thresholds are those of a unit vector of 128 values.
     encode = 1 / np.sqrt(codec.block) if codec.unit_norm else decode
     unit = np.sqrt(np.float32(codec.block / group))
-    return np.array([encode, decode, unit, codec.alpha, *codec.thresholds, *codec.centroids], np.float32)
+    levels = IQ4_NL if codec.family == Family.IQ4_NL else codec.centroids
+    return np.array([encode, decode, unit, codec.alpha, *codec.thresholds, *levels], np.float32)

@@ -1,9 +1,9 @@
 """Steps of few rows as CUDA graphs: captured once, started by one call in every later step.
 
 A graph reads lengths, cells and block tables from arrays of the device, which every step fills anew, so nothing in it
-is ever out of date; what it was captured with is its key: how many rows, room of the tables. All go when K or V lie
-elsewhere, or the memory that they share. The first step with a key runs kernel by kernel, which compiles what was not;
-the second one is captured.
+is ever out of date; what it was captured with is its key: how many rows, room of the tables. All go when K or V, or
+exact cells of them, lie elsewhere, or the memory that they share. The first step with a key runs kernel by kernel,
+which compiles what was not; the second one is captured.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def _gone() -> None:
 
 
 class Graphs:
-    """Steps of one stack. counters: "eager" steps, "captured" graphs, "replayed" steps.
+    """Steps of one stack. counters: "eager" steps, "captured" graphs, "replayed" steps; "lifted" items, of segments
+    that are lifted for all of their rows, in all steps and shapes.
 
     Steps follow each other on a stream, so all graphs share one workspace.
     """
@@ -49,7 +50,8 @@ class Graphs:
     def __init__(self, layers: Sequence[Ready], shapes: Sequence[Shape]) -> None:
         self.layers, self.shapes = layers, shapes
         self.counters: Counter[str] = Counter()
-        self._arenas = [a for layer in layers for a in (layer.kv.k, layer.kv.v)]
+        kvs = [kv for layer in layers for kv in (layer.kv, layer.kv.exact) if kv is not None]
+        self._arenas = [a for kv in kvs for a in (kv.k, kv.v)]
         self._data: list[Any] = [_gone] * len(self._arenas)
         self._kept: OrderedDict[Any, Captured] = OrderedDict()
         self._room, self._moved = Workspace(MOST), 0
@@ -62,6 +64,8 @@ class Graphs:
     def run(self, h: Any, angles: Sequence[Angles], segments: Sequence[Segments], slots: Sequence[Slots]) -> None:
         """All layers, h [R, E] in place."""
         host = host_tables(self.shapes, len(h), angles, segments, slots)
+        if host.lifted:
+            self.counters["lifted"] += host.lifted
         self._forget_moved()
         self._forget_stale()
         key = host.rooms, tuple(a.interleaved for a in angles), h.shape[1]

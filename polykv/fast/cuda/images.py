@@ -73,13 +73,13 @@ def compiling(begins: Told, ends: Told) -> Iterator[None]:
         TALLY.watchers.remove(watcher)
 
 
-def image(file: str, defines: Defines) -> bytes:
-    """Machine code of kernels/`file` for the current device.
+def image(file: str, defines: Defines, arch: str = "") -> bytes:
+    """Machine code of kernels/`file` for the current device; arch: with instructions of that architecture alone.
 
     Raises UnsupportedError when the compiler refuses the source.
     """
     text, nvrtc = source(file, defines), cupy().cuda.nvrtc
-    arch, real = architecture(device().capability, nvrtc.getSupportedArchs())
+    arch, real = (arch, True) if arch else architecture(device().capability, nvrtc.getSupportedArchs())
     path = _path(file, defines, arch)
     found = None if path is None else read(path)
     if found is not None:

@@ -4,7 +4,8 @@
 
 `write_both` is what a step of a model calls: one launch a layer, which takes the queries into the space of the keys
 too. Q, K and V may be columns of one product. Where codes take long to find, those of trellis types, queries have a
-launch of their own before, so that attention can begin with cells that were there before the step (attend.cu).
+launch of their own before, so that attention can begin with cells that were there before the step (attend.cu), on
+devices that begin kernels early.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from polykv.fast.cuda import follow
 from polykv.fast.cuda.arrays import check
 from polykv.fast.cuda.compile import kernel, launch
 from polykv.fast.cuda.forms import WARPS, size_defines
@@ -76,7 +78,7 @@ def write(arena: KVArena, new: New, slots: Slots, steps: KeySteps | None = None)
 def write_both(
     kv: LayerKV, k: New, v: New, slots: Slots, steps: KeySteps | None = None, queries: Queries | None = None
 ) -> None:
-    """K and V of a layer, and its queries: one kernel, started twice if a side is of a trellis type."""
+    """K and V of a layer, and its queries: one kernel, started twice if a side is of a trellis type (see above)."""
     a, b = own(kv.k), own(kv.v)
     if (len(k.x), a.n_kv, a.head_dim) != (len(v.x), b.n_kv, b.head_dim):
         raise ValueError("K and V of a layer have the same rows, heads and dims")
@@ -84,7 +86,7 @@ def write_both(
     arguments = (*sides, *_cells(a, k, slots, steps or KeySteps()), *_queries(a, queries, len(k.x)))
     sizes = {**size_defines("K", a.form.sizes), **size_defines("V", b.form.sizes)}
     made = kernel("kv_both.cu", "kv_append_both", KV_K=a.form.type, KV_V=b.form.type, **sizes)
-    apart = kind_of(a.codec).path or kind_of(b.codec).path
+    apart = follow.works() and (kind_of(a.codec).path or kind_of(b.codec).path)
     for first, tasks in ((0, 2),) if queries is None else ((2, 1), (0, 2)) if apart else ((0, 3),):
         heads = a.n_kv if queries is None or first + tasks < 3 else queries.out.shape[1]
         grid = -(-len(k.x) * heads // WARPS), tasks

@@ -14,9 +14,12 @@ import numpy.typing as npt
 
 from polykv.errors import UnsupportedError
 from polykv.fast.cuda import layout_trellis as trellis
+from polykv.hadamard import core_order
 from polykv.types import U8, UNIT, Codec, Family
 
 TILE, LANES = 32, 32
+# Values that are rotated together in heads without a rotation of their own (`Codec.turn`).
+TURN = 128
 Codes = npt.NDArray[np.unsignedinteger]
 # The cells of V whose codes lane t (of four) has, in their order; and those whose scores lane g (of eight) has.
 CELLS = np.array([[8 * j + 2 * t + i for j in range(4) for i in range(2)] for t in range(4)])
@@ -39,6 +42,11 @@ class Kind:
     bfloat: bool = False
 
     @property
+    def halves_bytes(self) -> int:
+        """Bytes of a table of levels as halves, for types with more levels than registers hold bytes."""
+        return 2 << self.bits if self.levels and self.bits == 8 else 0
+
+    @property
     def norms(self) -> bool:
         """Whether there is one norm per cell and slice."""
         return self.levels and not self.scales
@@ -54,9 +62,13 @@ class Kind:
 
 
 def slices_of(head_dim: int) -> tuple[int, int]:
-    """Width and number of slices of a head: up to 128 dims each, a multiple of 32; 1, 2 or 4 of them."""
-    slices = 1 if head_dim <= 128 else 2 if head_dim <= 256 else 4
-    return -(-head_dim // (32 * slices)) * 32, slices
+    """Width and number of slices of a head: up to 128 dims each, a multiple of 32; 1, 2 or 4 of them.
+
+    Heads for which there is no rotation have room for whole turns, since a rotated type fills them up so.
+    """
+    dims = head_dim if core_order(head_dim) else -(-head_dim // TURN) * TURN
+    slices = 1 if dims <= 128 else 2 if dims <= 256 else 4
+    return -(-dims // (32 * slices)) * 32, slices
 
 
 def mean_bytes(width: int) -> int:
@@ -79,8 +91,8 @@ def groups_of_v(codes: Codes) -> Codes:
 
 
 def words_of(bits: int, split: bool, groups: Codes) -> list[npt.NDArray[np.uint32]]:
-    """Words [n, lanes, words] of the regions of a slice. split: codes of three bits as planes, of four in nibbles of
-    levels' order; else nibbles of q4_0."""
+    """Words [n, lanes, words] of the regions of a slice. split: codes of four bits in nibbles of levels' order; else
+    nibbles of q4_0, and in the same order the upper bits of codes of five and six bits."""
     n, count = groups.shape[:2]
     x = groups.astype(np.uint32)
     nibble = 4 * np.arange(8, dtype=np.uint32)
@@ -88,9 +100,15 @@ def words_of(bits: int, split: bool, groups: Codes) -> list[npt.NDArray[np.uint3
         return [_lanes(np.ascontiguousarray(groups.astype("<u2")).view("<u4"))]
     if bits == 8:
         return [_lanes(np.ascontiguousarray(groups.astype(np.uint8)).view("<u4"))]
-    if bits == 4:
+    if bits >= 4:
         order = nibble if split else 4 * np.array([0, 2, 4, 6, 1, 3, 5, 7], np.uint32)
-        return [_lanes((x << order).sum(-1, dtype=np.uint32)[..., None])]
+        regions = [_lanes(((x & 15) << order).sum(-1, dtype=np.uint32)[..., None])]
+        if bits > 4:
+            per = 4 // (bits - 4)
+            upper = (x >> 4).reshape(n, count // per, per, LANES, 8)
+            places = (bits - 4) * np.arange(per, dtype=np.uint32)[:, None, None]
+            regions.append(_lanes((upper << order << places).sum((2, 4), dtype=np.uint32)[..., None]))
+        return regions
     pairs = x.reshape(n, count // 2, 2, LANES, 8)
     two = ((pairs & 3) << nibble << np.array([0, 2], np.uint32)[:, None, None]).sum((2, 4), dtype=np.uint32)
     regions = [_lanes(two[..., None])]
@@ -124,7 +142,7 @@ def by_lane(values: npt.NDArray[np.float16]) -> U8:
 
 def pack(kind: Kind, codes: Codes, scales: npt.NDArray[np.float16] | None, width: int, *, values: bool) -> U8:
     """Tiles [n, bytes] of codes [n, 32, slices * width], states for a path; scales: norms [n, 32, slices], or
-    [n, 32, D / 32]."""
+    [n, 32, D / 32], or twice as many, scales and then minima."""
     n, _, dims = codes.shape
     parts: list[U8] = []
     for first in range(0, dims, width):
@@ -135,8 +153,11 @@ def pack(kind: Kind, codes: Codes, scales: npt.NDArray[np.float16] | None, width
             groups = (groups_of_v if values else groups_of_k)(own)
             parts += [chunks(w) for w in words_of(kind.bits, kind.levels, groups)]
         if scales is not None:
-            per = width if kind.levels else 32
-            parts += [by_lane(scales[:, :, b]) for b in range(first // per, (first + width) // per)]
+            per = width if kind.norms else 32
+            # Minima, if there are any, lie behind all scales.
+            for start in range(0, scales.shape[2], dims // per):
+                own_scales = range(start + first // per, start + (first + width) // per)
+                parts += [by_lane(scales[:, :, b]) for b in own_scales]
         if kind.path:
             parts.append(trellis.prefixes(own, values=values))
     return np.concatenate([p.reshape(n, -1) for p in parts], axis=1)
@@ -146,15 +167,21 @@ KINDS = {
     (Family.F16, 16): Kind("f16", 16, levels=False, scales=False),
     (Family.Q8_0, 8): Kind("q8_0", 8, levels=False, scales=True),
     (Family.Q4_0, 4): Kind("q4_0", 4, levels=False, scales=True, zero=8),
+    (Family.Q6_0, 6): Kind("q6_0", 6, levels=False, scales=True, zero=32),
+    (Family.Q5_1, 5): Kind("q5_1", 5, levels=False, scales=True, minima=True),
+    (Family.Q5_0, 5): Kind("q5_0", 5, levels=False, scales=True, zero=16),
+    (Family.Q4_1, 4): Kind("q4_1", 4, levels=False, scales=True, minima=True),
+    (Family.IQ4_NL, 4): Kind("iq4_nl", 4, levels=True, scales=True),
+    (Family.BF16, 16): Kind("bf16", 16, levels=False, scales=False, bfloat=True),
+    (Family.LLOYD_MAX, 8): Kind("turbo8", 8, levels=True, scales=False),
     (Family.LLOYD_MAX, 4): Kind("turbo4", 4, levels=True, scales=False),
     (Family.LLOYD_MAX, 3): Kind("turbo3", 3, levels=True, scales=False),
     (Family.LLOYD_MAX, 2): Kind("turbo2", 2, levels=True, scales=False),
     (Family.TRELLIS, 3): Kind("turbo3_tcq", 3, levels=True, scales=False, path=True),
     (Family.TRELLIS, 2): Kind("turbo2_tcq", 2, levels=True, scales=False, path=True),
 }
-# Widths and numbers of slices that attention is compiled for: head_dims 64, 80 to 96, 112 to 128, 192, 256 and 512,
-# and what fits in between with few dims of padding.
-SHAPES = ((64, 1), (96, 1), (128, 1), (96, 2), (128, 2), (128, 4))
+# Widths and numbers of slices that attention is compiled for: head_dims up to 512.
+SHAPES = ((32, 1), (64, 1), (96, 1), (128, 1), (96, 2), (128, 2), (96, 4), (128, 4))
 # Cells of the smallest block: attention takes two tiles at a time.
 BLOCK = 2 * TILE
 
@@ -165,7 +192,7 @@ def codec_limit(codec: Codec, head_dim: int, block_size: int) -> str | None:
         return _unread(codec)
     (width, slices), resident = slices_of(head_dim), codec.resident_dim(head_dim)
     if (width, slices) not in SHAPES:
-        return f"the cuda backend has no attention over head_dim {head_dim}, {slices} slices of {width}"
+        return "the cuda backend has no attention over heads of more than 512 dims"
     if resident > width * slices:
         return f"head_dim {head_dim} takes {resident} values as {codec.name}, where a tile has {width * slices}"
     if codec.unit_norm and codec.group(head_dim) not in (width, resident):
@@ -186,4 +213,4 @@ def kind_of(codec: Codec) -> Kind:
 
 
 def _unread(codec: Codec) -> str:
-    return f"the cuda backend has no attention over {codec.name}"
+    return f"the cuda backend has no attention over {codec.name}: it multiplies floats of 16 bits (f16, bf16)"

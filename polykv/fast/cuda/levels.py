@@ -10,22 +10,29 @@ from polykv.types import Codec, Family
 
 # Bytes of levels.
 LARGEST = 127
+# What codes of iq4_nl stand for (docs/FORMATS.md).
+IQ4_NL = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
 
 
 def levels(codec: Codec, head_dim: int) -> tuple[npt.NDArray[np.uint32], float]:
     """Sixteen bytes of levels in four words, and the worth of a unit, in units of the norm or scale of a cell. Of
-    trellis types the words are a table of two values in a row (layout_trellis.py).
+    trellis types the words are a table of two values in a row (layout_trellis.py), of 256 levels halves.
 
     The largest level becomes 127, so a level moves by up to 0.4 % of it, far less than the step between two levels.
-    Sixteen levels are kept as magnitudes: eight below zero, eight above (kernels/attend_types.cuh, Turbo4). Types of
-    other families have no levels; codes of q4_0 are multiplied by 16.
+    Sixteen levels are kept as magnitudes: eight below zero, eight above (kernels/attend_types.cuh, Sixteen). Scalar
+    types have no levels but iq4_nl; their codes are multiplied by a power of two.
     """
+    if codec.family == Family.IQ4_NL:
+        return np.abs(IQ4_NL).astype(np.int8).view(np.uint32), 1.0
     if not codec.unit_norm:
-        return np.zeros(4, np.uint32), 1 / 16 if codec.family == Family.Q4_0 else 1.0
+        # Nibbles with their upper bits are moved up to whole bytes.
+        return np.zeros(4, np.uint32), 1 / (256 >> codec.bits) if 4 <= codec.bits <= 6 else 1.0
     values = np.array(codec.centroids) * np.sqrt(codec.block / codec.group(head_dim))
     top = float(np.abs(values).max())
     if codec.family == Family.TRELLIS:
         return table(np.rint(values / top * LARGEST).astype(np.int8), codec.bits), top / LARGEST
+    if len(values) == 256:
+        return (values / top).astype(np.float16).view(np.uint32), top
     found = np.zeros(16, np.int8)
     found[: len(values)] = np.rint((np.abs(values) if len(values) == 16 else values) / top * LARGEST)
     return found.view(np.uint32), top / LARGEST

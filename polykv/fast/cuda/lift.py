@@ -17,6 +17,7 @@ from polykv.fast.cuda.compile import kernel, launch
 from polykv.fast.cuda.device import cupy
 from polykv.fast.cuda.kv import means_of
 from polykv.fast.cuda.layout import KINDS, TILE, Kind, kind_of, slices_of
+from polykv.fast.cuda.levels import IQ4_NL
 from polykv.fast.cuda.source import Define
 from polykv.types import Codec, Family, KVArena
 
@@ -72,12 +73,14 @@ def lift(to: Any, arena: KVArena, blocks: Any, values: bool) -> None:
     made = kernel(file_of(kind), "lift", **defines(kind, arena.head_dim, values, arena.codec.centered))
     number = len(blocks) * tiles * slices_of(arena.head_dim)[1]
     strides = np.int64(to.strides[0]), np.int64(data.strides[0]), np.int64(data.strides[1])
-    levels = _levels(arena.codec, arena.head_dim, cupy().cuda.runtime.getDevice()) if kind.levels else None
+    levels = levels_of(arena.codec, arena.head_dim, cupy().cuda.runtime.getDevice()) if kind.levels else None
     grid = -(-number // WARPS), arena.n_kv
     launch(made, grid, (32 * WARPS,), (to, data, blocks, len(blocks), tiles, *strides, *means_of(arena), levels))
 
 
 @cache
-def _levels(codec: Codec, head_dim: int, _: int) -> Any:
-    """Levels in units of the norm of a cell, as `kv_read` has them."""
+def levels_of(codec: Codec, head_dim: int, _: int) -> Any:
+    """Levels in units of the norm or scale of a cell, as `kv_read` has them."""
+    if codec.family == Family.IQ4_NL:
+        return asarray(IQ4_NL.astype(np.float32))
     return asarray(np.array(codec.centroids, np.float32) * np.sqrt(np.float32(codec.block / codec.group(head_dim))))

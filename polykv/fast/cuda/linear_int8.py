@@ -19,8 +19,8 @@ from polykv.types import WEIGHT_BLOCK, MatrixType, QuantTensor, WeightType
 
 # Columns of a tile of W (kernels/tiles.cuh).
 TILE = 128
-# Of linear_tiles.cu: rows of x that a block takes, warps, and into how many groups of rows of W they may be divided.
-TILE_ROWS = (1, 8, 16, 32)
+# Of linear_tiles.cu: rows of x that a kernel takes, warps, and into how many groups of rows of W they may be divided.
+TILE_ROWS = (1, 8, 16, 24, 32)
 TILE_WARPS = (16, 8)
 TILE_GROUPS = (4, 2, 1)
 # 16 rows of W for a warp, twice where their registers suffice.
@@ -62,18 +62,24 @@ def quantize(x: Any, tiles: bool) -> Int8Rows:
 
 
 def product(y: Any, w: QuantTensor, x: Int8Rows) -> None:
-    """y [R, rows] = x W^T."""
+    """y [R, rows] = x W^T. Rows for tiles are at most the last of TILE_ROWS; ValueError for more."""
     arguments = (y, own(w), x.codes, x.scales, x.n, w.rows, w.cols)
     if x.tiles:
-        rows = next((r for r in TILE_ROWS if x.n <= r), TILE_ROWS[-1])
+        rows = tile_rows(x.n)
         warps, groups = tile_block(w)
         made = kernel("linear_tiles.cu", "linear_tiles", **tile_defines(w.type, rows, warps, groups))
-        grid = -(-w.rows // _height(w.type, groups)), -(-x.n // rows)
-        launch(made, grid, (32 * warps,), arguments)
+        launch(made, (-(-w.rows // _height(w.type, groups)),), (32 * warps,), arguments)
     else:
         rows = next((r for r in FEW_ROWS if x.n <= r), FEW_ROWS[-1])
         made = kernel("linear_few.cu", "linear_few", **few_defines(w.type, rows))
         launch(made, (-(-w.rows // FEW_WARPS) * -(-x.n // rows),), (32 * FEW_WARPS,), arguments)
+
+
+def tile_rows(n: int) -> int:
+    """Rows that the kernel is compiled for: no more chunks than n rows have, for behind the last one lies nothing."""
+    if n > TILE_ROWS[-1]:
+        raise ValueError(f"{n} rows of x, where kernels on tiles take {TILE_ROWS[-1]} at most")
+    return next(r for r in TILE_ROWS if n <= r)
 
 
 def _height(kind: MatrixType, groups: int) -> int:

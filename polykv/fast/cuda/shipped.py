@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from polykv.fast.cuda.attend_config import config
+from polykv.fast.cuda.attend_run import MERGE_THREADS
 from polykv.fast.cuda.forms import LANES, SEARCH, size_defines
 from polykv.fast.cuda.fwht import SIZES
 from polykv.fast.cuda.glu import GATES
@@ -26,6 +28,8 @@ from polykv.fast.cuda.linear_int8 import (
     tile_defines,
 )
 from polykv.fast.cuda.prefill_config import config as prefill_config
+from polykv.fast.cuda.shared_config import shared_config
+from polykv.fast.cuda.shared_run import ARCH
 from polykv.fast.cuda.source import Define
 from polykv.fast.cuda.weights import FIELDS, FLOATS, type_name
 from polykv.types import WEIGHT_BLOCK, Family
@@ -35,19 +39,20 @@ ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 
 # Two blocks on a multiprocessor leave 128 registers a thread: with the sums of 16 or 32 rows of x, the last few words
 # of some types go to memory, once for a thousand weights or more.
-TILE_SPILLS = {1: 0, 8: 0, 16: 64, 32: 288}
+TILE_SPILLS = {1: 0, 8: 0, 16: 64, 24: 288, 32: 288}
 
 
 @dataclass(frozen=True)
 class Shipped:
     """One kernel: function `entry` of kernels/`file`, specialised. spills: bytes of registers that may go to memory.
-    others: further entries of the same program."""
+    others: further entries of the same program. architectures: what it is compiled for."""
 
     file: str
     entry: str
     defines: dict[str, Define] = field(default_factory=dict)
     spills: int = 0
     others: tuple[str, ...] = ()
+    architectures: tuple[str, ...] = ARCHITECTURES
 
     def __str__(self) -> str:
         return " ".join([self.entry, *(f"{name}={value}" for name, value in sorted(self.defines.items()))])
@@ -60,6 +65,7 @@ def shipped() -> Iterator[Shipped]:
     yield from _elementwise()
     yield from _attention()
     yield from _prefill()
+    yield from _shared()
     yield from _cache()
     yield from _steps()
 
@@ -110,11 +116,15 @@ def _elementwise() -> Iterator[Shipped]:
     yield Shipped("sample.cu", "sample", spills=64)
 
 
-# Blocks of 16 warps leave 128 registers a thread, which on sm_100 are a few too few.
-MANY_WARPS, MANY_SPILLS = 16, 32
+# Blocks of 12 and 16 warps leave 168 and 128 registers a thread, which on sm_100 are a few too few.
+MANY_WARPS, MANY_SPILLS = 12, 32
 
 # head_dims that differ in width or number of slices, and a multiprocessor's shared memory on Hopper.
 HEADS, SHARED = (64, 80, 128, 192, 256, 512), 228 << 10
+# Sizes of small models and of few: some types at each of them.
+OTHER_HEADS = (32, 320)
+# Types that people choose for both K and V: compiled at every size, others at every second one.
+USUAL = {"f16", "q8_0", "q4_0", "turbo4", "turbo3", "turbo2", "turbo3_tcq", "turbo2_tcq"}
 
 
 def _attention() -> Iterator[Shipped]:
@@ -122,26 +132,28 @@ def _attention() -> Iterator[Shipped]:
     another type as V each time, with one or two sets of queries in turns."""
     kinds = list(KINDS.values())
     for i, kind in enumerate(kinds):
-        for j, head in enumerate(HEADS):
+        sizes = HEADS if kind.name in USUAL else HEADS[i % 2 :: 2]
+        for j, head in enumerate((*sizes, OTHER_HEADS[i % 2])):
             other = kinds[(i + j) % len(kinds)]
             made = config(kind, other, head, 1 + (i // 2 + j) % 2, softcap=(i + j) % 3 == 0, limit=SHARED)
-            yield Shipped("attend.cu", "attend", made.defines(), MANY_SPILLS if made.warps == MANY_WARPS else 0)
+            yield Shipped("attend.cu", "attend", made.defines(), MANY_SPILLS if made.warps >= MANY_WARPS else 0)
     for kind in (k for k in kinds if k.bits <= 3 and not k.path):
         for head in HEADS[:3]:
             made = config(kind, kind, head, 1, softcap=False, limit=SHARED, long=True)
-            yield Shipped("attend.cu", "attend", made.defines(), MANY_SPILLS if made.warps == MANY_WARPS else 0)
+            yield Shipped("attend.cu", "attend", made.defines(), MANY_SPILLS if made.warps >= MANY_WARPS else 0)
     for kind in (k for k in kinds if k.path):
         for j, head in enumerate(HEADS):
             how = {"one_table": True, "early": True}
             made = config(kind, kind, head, 1 + j % 2, softcap=False, limit=SHARED, **how)
-            yield Shipped("attend.cu", "attend", made.defines(), MANY_SPILLS if made.warps == MANY_WARPS else 0)
+            yield Shipped("attend.cu", "attend", made.defines(), MANY_SPILLS if made.warps >= MANY_WARPS else 0)
     # Centered keys, with one and two sets of queries.
-    for i, kind in enumerate(kinds):
-        made = config(kind, kinds[i // 2], HEADS[i % len(HEADS)], 1 + i % 2, softcap=False, limit=SHARED, centered=True)
-        yield Shipped("attend.cu", "attend", made.defines(), MANY_SPILLS if made.warps == MANY_WARPS else 0)
-    for head in HEADS:
+    for i, kind in enumerate(k for k in kinds if k.name in USUAL):
+        made = config(kind, kinds[2 * i], HEADS[i % len(HEADS)], 1 + i % 2, softcap=False, limit=SHARED, centered=True)
+        yield Shipped("attend.cu", "attend", made.defines(), MANY_SPILLS if made.warps >= MANY_WARPS else 0)
+    for head in (*HEADS, *OTHER_HEADS):
         width, slices = slices_of(head)
-        yield Shipped("attend_merge.cu", "attend_merge", {"MERGE_DIMS": width * slices})
+        for threads in MERGE_THREADS:
+            yield Shipped("attend_merge.cu", "attend_merge", {"MERGE_DIMS": width * slices, "MERGE_THREADS": threads})
 
 
 # Sums of 32 queries and 128 dims with scores of 64 cells are 192 of a thread's 255 registers: some addresses and
@@ -152,7 +164,8 @@ PREFILL_SPILLS = 128
 def _prefill() -> Iterator[Shipped]:
     """Every kind of head with the shared memory of Hopper, Ampere and smaller cards; and every type that is lifted."""
     limits = (SHARED, 164 << 10, 100 << 10)
-    made = {prefill_config(head, softcap=head % 3 == 0, limit=limit) for head in HEADS for limit in limits}
+    sizes = (*HEADS, *OTHER_HEADS)
+    made = {prefill_config(head, softcap=head % 3 == 0, limit=limit) for head in sizes for limit in limits}
     for one in sorted(made, key=str):
         yield Shipped("prefill.cu", "prefill", one.defines(), PREFILL_SPILLS)
     for dims in sorted({one.dims for one in made}):
@@ -164,18 +177,32 @@ def _prefill() -> Iterator[Shipped]:
         yield Shipped(file_of(kind), "lift", lift_defines(kind, HEADS[(i + 1) % len(HEADS)], False, True))
 
 
+def _shared() -> Iterator[Shipped]:
+    """Every type on both sides, at every width; products of warpgroups for Hopper alone."""
+    kinds, heads = list(KINDS.values()), [head for head in HEADS if slices_of(head)[1] == 1]
+    for wgmma, architectures in ((True, (ARCH,)), (False, ARCHITECTURES)):
+        for i, kind in enumerate(kinds):
+            head = heads[i % len(heads)]
+            other = kinds[(i + 3) % len(kinds)]
+            for k, v, one_table in ((kind, other, False), (kind, kind, kind.path)):
+                capped = i % 3 == 0
+                made = shared_config(k, v, head, softcap=capped, limit=SHARED, one_table=one_table, wgmma=wgmma)
+                assert made is not None, "a Hopper multiprocessor has room for every type"
+                yield Shipped("attend_shared.cu", "attend_shared", made.defines(), architectures=architectures)
+
+
 def _cache() -> Iterator[Shipped]:
     others = ("kv_read", "kv_pack", "kv_unpack", "kv_encode", "kv_decode")
     for kind in KINDS.values():
         yield Shipped("kv.cu", "kv_append", {"KV_TYPE": kind.name.upper()}, others=others)
-    for i, kind in enumerate(KINDS.values()):
+    for i, kind in enumerate(k for k in KINDS.values() if k.name in USUAL):
         # Values are exact in 8 bits, keys as halves.
         names: dict[str, Define] = {"KV_TYPE": kind.name.upper(), "KV_EXACT": "Q8_0" if i % 2 else "F16"}
         yield Shipped("kv_seal.cu", "kv_seal", names, others=("kv_mean", "kv_append_centered"))
     yield Shipped("kv_turn.cu", "turned")
     # Pairs are compiled when they are asked for. Here is every type once: what it does is the same as K and as V.
     kinds = list(KINDS.values())
-    for k, v in zip(kinds[::2], kinds[1::2], strict=True):
+    for k, v in zip_longest(kinds[::2], kinds[1::2], fillvalue=kinds[0]):
         yield _both(k, v)
 
 
@@ -187,7 +214,7 @@ def _both(k: Kind, v: Kind) -> Shipped:
 
 def _sizes(kind: Kind, values: int) -> list[int]:
     """Of a head of 128 dims in tiles: what `forms.host_form` says, but for files."""
-    group, turn = (128, 128) if kind.levels else (32, 0)
+    group, turn = (128, 128) if kind.norms else (32, 0)
     spare = SEARCH + LANES * group if kind.path else 0
     return [128, 128, 128, group, turn, 1, 128, 1, values, kind.slice_bytes(128), 0, 0, 0, 128, spare]
 

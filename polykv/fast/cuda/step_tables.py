@@ -14,13 +14,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from polykv.fast.cuda import follow
 from polykv.fast.cuda.attend_config import Config, config
-from polykv.fast.cuda.attend_plan import ENTRIES, HEADS, Plan, long, plan, sets_of
+from polykv.fast.cuda.attend_plan import ENTRIES, HEADS, long, sets_of
 from polykv.fast.cuda.attend_run import Step
 from polykv.fast.cuda.device import device
 from polykv.fast.cuda.forms import WARPS
 from polykv.fast.cuda.layout import kind_of
 from polykv.fast.cuda.levels import same_table
+from polykv.fast.cuda.shared_config import QUERIES, SharedConfig
+from polykv.fast.cuda.shared_plan import Plans, Shared, plans, shared_of
+from polykv.fast.cuda.shared_run import SharedStep
 from polykv.fast.cuda.upload import Upload
 from polykv.fast.cuda.workspace import Workspace
 from polykv.types import Angles, Codec, Layer, Seals, Segments, Slots
@@ -56,9 +60,14 @@ class Shape:
         found = segments[self.group]
         return found.exact if self.exact and found.exact is not None else found
 
-    def config(self, segments: Segments) -> Config:
-        """How the kernel is compiled for it."""
-        kinds, sets = (kind_of(self.k), kind_of(self.v)), sets_of(segments, self.heads // self.n_kv)
+    def shared(self, segments: Segments) -> Shared | None:
+        """Which segments are lifted for all of their rows, and how."""
+        return shared_of(segments, self.k, self.v, self.heads, self.n_kv, self.head_dim, self.capped)
+
+    def config(self, segments: Segments, shared: Shared | None) -> Config:
+        """How the kernel for the other ones is compiled."""
+        but = None if shared is None else shared.which
+        kinds, sets = (kind_of(self.k), kind_of(self.v)), sets_of(segments, self.heads // self.n_kv, but)
         one_table, limit = same_table(self.k, self.v), device().shared
         return config(
             *kinds,
@@ -67,10 +76,10 @@ class Shape:
             softcap=self.capped,
             limit=limit,
             one_table=one_table,
-            long=long(segments),
+            long=long(segments, but),
             centered=self.k.centered,
-            # Units are coded between: then the kernel before is another one.
-            early=not self.staged,
+            # Units are coded between, or queries turned: then the kernel before is another one.
+            early=follow.works() and not self.staged,
         )
 
 
@@ -86,14 +95,16 @@ def spare(n: int) -> int:
 
 @dataclass(frozen=True)
 class Rooms:
-    """rows: of the step, padded. rooms: of the arrays in `arrays_of` order. items: of every shape's plan, padded.
-    configs: how kernels are compiled. seals: units that every group's rows complete, padded; seen_from: the first coded
-    cells of every shape that are seen. What has equal `Rooms` can use the same graph."""
+    """rows: of the step, padded. rooms: of the arrays, in their order. items: of every shape's plan, padded, those of
+    segments that are lifted behind the others. configs, shared: how kernels are compiled. seals: units that every
+    group's rows complete, padded; seen_from: the first coded cells of every shape that are seen. What has equal `Rooms`
+    can use the same graph."""
 
     rows: int
     rooms: tuple[int, ...]
-    items: tuple[int, ...]
+    items: tuple[tuple[int, int], ...]
     configs: tuple[Config, ...]
+    shared: tuple[SharedConfig | None, ...]
     seals: tuple[int, ...]
     seen_from: tuple[int, ...]
 
@@ -104,7 +115,12 @@ class HostTables:
 
     arrays: list[Host]
     rooms: Rooms
-    plans: list[Plan]
+    plans: list[Plans]
+
+    @property
+    def lifted(self) -> int:
+        """Items of segments that are lifted for all of their rows, of all shapes."""
+        return sum(len(p.shared.items) for p in self.plans if p.shared is not None)
 
 
 def padded(rows: int) -> int:
@@ -117,8 +133,9 @@ def host_tables(
 ) -> HostTables:
     """Plan a step of `rows` rows."""
     reads = [s.reads(segments) for s in shapes]
-    room, configs = padded(rows), [s.config(r) for s, r in zip(shapes, reads, strict=True)]
-    plans = [_plan(*each) for each in zip(shapes, configs, reads, strict=True)]
+    room, shared = padded(rows), [s.shared(r) for s, r in zip(shapes, reads, strict=True)]
+    configs = [s.config(r, lifted) for s, r, lifted in zip(shapes, reads, shared, strict=True)]
+    found = [_plans(*each) for each in zip(shapes, configs, shared, reads, strict=True)]
     staged, seals = _staged(shapes), []
     arrays: list[Host] = []
     for a in angles:
@@ -132,20 +149,29 @@ def host_tables(
             arrays += of_exact
             seals.append(n)
     counts = []
-    for s, p in zip(shapes, plans, strict=True):
-        n = -(-max(len(p.items), 1) // 16) * 16
-        # Items that a graph has too many have no cells, and none of their one head's rows.
-        items = np.zeros((n, ENTRIES), np.int32)
-        items[:, HEADS] = 1
-        items[: len(p.items)] = p.items
+    for s, p in zip(shapes, found, strict=True):
+        items, lifted = _padded(p.few.items), _padded(p.shared.items) if p.shared is not None else _NONE
+        ptr, parts = p.lists(len(items) * s.n_kv * p.few.queries)
         # Rows that a graph has too many have no parts.
-        arrays += [items, _filled(p.ptr, room * s.heads + 1, p.ptr[-1]), p.parts]
-        counts.append(n)
+        arrays += [items, _filled(ptr, room * s.heads + 1, ptr[-1]), parts, lifted]
+        counts.append((len(items), len(lifted)))
     # Rows that a graph has too many read some angles, whatever lies there, but no others' room.
     turned = [room * a.cos.shape[1] for a in angles for _ in range(2)]
     rooms = tuple(map(spare, [*turned, *(a.size for a in arrays[len(turned) :])]))
+    made = tuple(None if x is None else x.made for x in shared)
     seen_from = tuple(r.first for r in reads)
-    return HostTables(arrays, Rooms(room, rooms, tuple(counts), tuple(configs), tuple(seals), seen_from), plans)
+    return HostTables(arrays, Rooms(room, rooms, tuple(counts), tuple(configs), made, tuple(seals), seen_from), found)
+
+
+_NONE = np.zeros((0, ENTRIES), np.int32)
+
+
+def _padded(items: Host) -> Host:
+    """Items of a plan, a multiple of 16; those too many have no cells, and none of their one head's rows."""
+    padded = np.zeros((-(-max(len(items), 1) // 16) * 16, ENTRIES), np.int32)
+    padded[:, HEADS] = 1
+    padded[: len(items)] = items
+    return padded
 
 
 def _staged(shapes: Sequence[Shape]) -> set[int]:
@@ -171,13 +197,13 @@ def _filled(x: Host, n: int, value: int) -> Host:
     return x if len(x) == n else np.concatenate([x, np.full(n - len(x), value, np.int32)])
 
 
-def _plan(s: Shape, made: Config, segments: Segments) -> Plan:
+def _plans(s: Shape, made: Config, shared: Shared | None, segments: Segments) -> Plans:
     processors = device().processors
     slots, busy = processors * made.ctas, 2 * -(-len(segments.positions) * s.n_kv // WARPS)
     if made.early and 16 * busy <= processors:
         # Meanwhile so many multiprocessors look for paths and have no room for another block.
         slots -= busy
-    return plan(segments, s.heads, s.n_kv, s.window, sets=made.sets, turn=made.turn, slots=slots, teams=made.teams)
+    return plans(segments, made, shared, s.heads, s.n_kv, s.window, slots)
 
 
 class StepTables:
@@ -209,18 +235,25 @@ class StepTables:
                 at += 5
             self.slots.append(Slots(*cells, units))
         self.steps: list[Step] = []
-        plans = list(zip(shapes, host.rooms.configs, host.rooms.items, host.plans, host.rooms.seen_from, strict=True))
-        counts = [(n * s.n_kv * p.queries, made.width * made.slices) for s, made, n, p, _ in plans]
+        made = list(zip(shapes, host.rooms.configs, host.rooms.items, host.plans, host.rooms.shared, strict=True))
+        firsts = [n * s.n_kv * p.few.queries for s, _, (n, _), p, _ in made]
+        counts = [
+            (first + more * s.n_kv * QUERIES, few.width * few.slices)
+            for first, (s, few, (_, more), _, _) in zip(firsts, made, strict=True)
+        ]
         # The largest first: layers of all shapes write their partial results to the same place.
         for count in sorted(counts, key=prod, reverse=True):
             room.take("sums", count)
-        for (s, _, n, _, seen_from), count in zip(plans, counts, strict=True):
+        for (s, _, (n, more), _, lifted), count, first, seen_from in zip(
+            made, counts, firsts, host.rooms.seen_from, strict=True
+        ):
             items, ptr, parts = take(at, (n, ENTRIES)), take(at + 1, (rows * s.heads + 1,)), take(at + 2, (1,))
-            at += 3
+            shared = None if lifted is None else SharedStep(lifted, take(at + 3, (more, ENTRIES)), first)
+            at += 4
             sums = room.take("sums", count)
             blocks, of_rows, positions = tables[s.group, s.exact]
             weights = room.take("weights", (max(counts)[0], 2))
-            self.steps.append(Step(items, ptr, parts, blocks, of_rows, positions, sums, weights, seen_from))
+            self.steps.append(Step(items, ptr, parts, blocks, of_rows, positions, sums, weights, seen_from, shared))
 
     @property
     def nbytes(self) -> int:

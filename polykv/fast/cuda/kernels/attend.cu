@@ -51,7 +51,7 @@ attend(const float* q, const Item* __restrict__ items, const int* __restrict__ r
        const int* __restrict__ positions, const int* __restrict__ blocks, const u8* __restrict__ k, const u8* __restrict__ v,
        u32 k_block, u32 v_block, long long k_head, long long v_head, int shift, int n_heads, int group,
        const u32* __restrict__ k_levels, const u32* __restrict__ v_levels, float k_unit, float v_unit, float softcap,
-       int window, int seen_from, const u8* __restrict__ means, u32 mean_block, long long mean_head, float mean_unit,
+       int window, int seen_from, const u8* __restrict__ means, u32 mean_block, long long mean_head, float whole_unit,
        float* __restrict__ part, float2* __restrict__ part_ml) {
     extern __shared__ uint4 memory[];
     if (!ATT_EARLY) follows(q);
@@ -59,8 +59,8 @@ attend(const float* q, const Item* __restrict__ items, const int* __restrict__ r
     const int slice = warp % ATT_SLICES, team = warp / ATT_SLICES, kv = blockIdx.y;
     const Item item = items[blockIdx.x];
     // They arrive while the item does.
-    copy_table(memory, k_levels, KCodes::TABLE);
-    if (!ATT_SHARED_TABLE) copy_table(memory + V_TABLE / 16, v_levels, VCodes::TABLE);
+    copy_table<KCodes::TABLE, KCodes::ENTRIES>(memory, k_levels);
+    if (!ATT_SHARED_TABLE) copy_table<VCodes::TABLE, VCodes::ENTRIES>(memory + V_TABLE / 16, v_levels);
     const u32 base = shared_address(memory) + TABLES + EXCHANGE + warp * ATT_STAGES * STAGE;
 
     Source source{k + kv * k_head + 16 * lane, v + kv * v_head + 16 * lane, k_block, v_block, shift};
@@ -119,8 +119,8 @@ attend(const float* q, const Item* __restrict__ items, const int* __restrict__ r
         top = quad_max(top);
         spoilt += __shfl_xor_sync(~0u, spoilt, 1);
         spoilt += __shfl_xor_sync(~0u, spoilt, 2);
-        scores.prepare(m, x, top, k_unit + spoilt, g, t);
-        if (ATT_MEANS) unit_scores.prepare(m, from + slice * ATT_WIDTH, used, mean_unit, g, t);
+        scores.prepare(m, x, top, k_unit + spoilt, whole_unit, g, t);
+        if (ATT_MEANS) unit_scores.prepare(m, from + slice * ATT_WIDTH, used, whole_unit, g, t);
         const int at = used ? positions[row] : -1;
         position[m] = __shfl_sync(~0u, at, 8 * t);
         lowest = min(lowest, __reduce_min_sync(~0u, used ? at : 0x7FFFFFFF));

@@ -1,10 +1,10 @@
 // Join the partial results of `attend`: a block for 32 dims of each query (row, head).
 //
-//   MERGE_DIMS     head_dim
+//   MERGE_DIMS     head_dim            MERGE_THREADS     of a block, eight for a partial result
 
 #include "follow.cuh"
 
-constexpr int DIMS = MERGE_DIMS, FOURS = 8, THREADS = 512, SIDES = THREADS / FOURS, WARPS = THREADS / 32;
+constexpr int DIMS = MERGE_DIMS, FOURS = 8, THREADS = MERGE_THREADS, SIDES = THREADS / FOURS, WARPS = THREADS / 32;
 constexpr float NOTHING = -1e30f, LN2 = 0.6931471805599453f;
 #define BELOW_ALL (-__int_as_float(0x7F800000))
 

@@ -12,6 +12,10 @@ __device__ __forceinline__ void octet(const float* from, bool used, float (&x)[8
 }
 
 // Over the four lanes that have the dims of a query.
+__device__ __forceinline__ float quad_sum(float x) {
+    x += __shfl_xor_sync(~0u, x, 1);
+    return x + __shfl_xor_sync(~0u, x, 2);
+}
 __device__ __forceinline__ float quad_max(float x) {
     x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
     return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
@@ -33,13 +37,22 @@ template <int TYPE, int WIDTH, int SETS> struct Scores {
     static constexpr int PARTS = Codes<TYPE, WIDTH>::PARTS;
     // A second part may have the signs turned.
     u32 q[SETS][STEPS][PARTS][2];
-    // Of query t: what one unit of the product is worth, times scale and log2(e), for all dims or for 32.
-    float unit[SETS][PER_CELL ? 1 : STEPS];
+    static constexpr bool MINIMA = Codes<TYPE, WIDTH>::MINIMA;
+    // Of query t: what one unit of the product is worth, times scale and log2(e), for all dims or for 32; and the sum of 32 dims,
+    // which minima meet.
+    float unit[SETS][PER_CELL ? 1 : STEPS], sum[SETS][MINIMA ? STEPS : 1];
 
-    // x: the dims of the lane's octet of step s, of query g / 2 of set n; top: the largest of the whole query.
-    __device__ __forceinline__ void prepare(int n, const float (&x)[STEPS][8], float top, float scale, int g, int t) {
+    // x: the dims of the lane's octet of step s, of query g / 2 of set n; top: the largest of the whole query; scale, whole: what
+    // a unit of a product with codes is worth, and one with values.
+    __device__ __forceinline__ void prepare(int n, const float (&x)[STEPS][8], float top, float scale, float whole, int g, int t) {
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {
+            if (MINIMA) {
+                float all = 0;
+#pragma unroll
+                for (int i = 0; i < 8; i++) all += x[s][i];
+                sum[n][s] = __shfl_sync(~0u, quad_sum(all) * whole, 8 * t);
+            }
             float most = top;
             if constexpr (!PER_CELL) {
                 most = 0;
@@ -86,6 +99,13 @@ template <int TYPE, int WIDTH, int SETS> struct Scores {
                     const float part = whole(d[j / 4], j % 4), of_unit = of[j % 4] * unit[j / 4][s];
                     x[j / 4][j % 4] = s == 0 ? part * of_unit : fmaf(part, of_unit, x[j / 4][j % 4]);
                 }
+            if constexpr (MINIMA) {
+                float low[4];
+                four(scales + 64 * (STEPS + s) + 8 * g, low);
+#pragma unroll
+                for (int j = 0; j < 4 * SETS; j++)
+                    x[j / 4][j % 4] = fmaf(fmaf((float)Codes<TYPE, WIDTH>::ZERO, of[j % 4], low[j % 4]), sum[j / 4][s], x[j / 4][j % 4]);
+            }
         }
         if (PER_CELL) {
             four(scales + 8 * g, of);
@@ -102,12 +122,32 @@ template <int TYPE, int WIDTH, int SETS> struct Scores {
     }
 };
 
-template <int WIDTH, int SETS> struct Scores<F16, WIDTH, SETS> {
+// What 16-bit floats of tensor cores are.
+struct OfHalves {
+    static __device__ __forceinline__ u32 two(float a, float b) { return f32_to_f16x2(a, b); }
+    static __device__ __forceinline__ float first(u32 x) { return f16_to_f32(x & 0xFFFF); }
+    static __device__ __forceinline__ float second(u32 x) { return f16_to_f32(x >> 16); }
+    static __device__ __forceinline__ void mma(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+        mma_f16(d, a0, a1, a2, a3, b0, b1);
+    }
+};
+
+struct OfBfloats {
+    static __device__ __forceinline__ u32 two(float a, float b) { return f32_to_bf16x2(a, b); }
+    static __device__ __forceinline__ float first(u32 x) { return __uint_as_float(x << 16); }
+    static __device__ __forceinline__ float second(u32 x) { return __uint_as_float(x & 0xFFFF0000u); }
+    static __device__ __forceinline__ void mma(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+        mma_bf16(d, a0, a1, a2, a3, b0, b1);
+    }
+};
+
+// Keys that are read as floats of 16 bits.
+template <typename FLOATS, int TYPE, int WIDTH, int SETS> struct FloatScores {
     static constexpr int STEPS = WIDTH / 32;
     u32 q[SETS][STEPS][4];
     float unit[SETS];
 
-    __device__ __forceinline__ void prepare(int n, const float (&x)[STEPS][8], float top, float scale, int g, int t) {
+    __device__ __forceinline__ void prepare(int n, const float (&x)[STEPS][8], float top, float scale, float, int g, int t) {
         // A query's largest dim becomes 1024: far from overflow, and what is lost below is 2^-34 of it.
         const float inverse = top > 0 ? 1024.0f / top : 0.0f;
         unit[n] = __shfl_sync(~0u, top / 1024.0f * scale, 8 * t);
@@ -116,12 +156,12 @@ template <int WIDTH, int SETS> struct Scores<F16, WIDTH, SETS> {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const float a = x[s][2 * i] * inverse, b = x[s][2 * i + 1] * inverse;
-                const u32 hi = f32_to_f16x2(a, b);
-                q[n][s][i] = g % 2 ? f32_to_f16x2(a - f16_to_f32(hi & 0xFFFF), b - f16_to_f32(hi >> 16)) : hi;
+                const u32 hi = FLOATS::two(a, b);
+                q[n][s][i] = g % 2 ? FLOATS::two(a - FLOATS::first(hi), b - FLOATS::second(hi)) : hi;
             }
     }
 
-    __device__ __forceinline__ void run(const Codes<F16, WIDTH>& k, u32, int, float (&x)[SETS][4]) const {
+    __device__ __forceinline__ void run(const Codes<TYPE, WIDTH>& k, u32 scales, int g, float (&x)[SETS][4]) const {
         float d[SETS][2][4] = {};
 #pragma unroll
         for (int s = 0; s < STEPS; s++)
@@ -131,14 +171,20 @@ template <int WIDTH, int SETS> struct Scores<F16, WIDTH, SETS> {
                 const uint4 a = k.group(4 * s + 2 * u), b = k.group(4 * s + 2 * u + 1);
 #pragma unroll
                 for (int n = 0; n < SETS; n++) {
-                    mma_f16(d[n][u], a.x, b.x, a.y, b.y, q[n][s][0], q[n][s][1]);
-                    mma_f16(d[n][u], a.z, b.z, a.w, b.w, q[n][s][2], q[n][s][3]);
+                    FLOATS::mma(d[n][u], a.x, b.x, a.y, b.y, q[n][s][0], q[n][s][1]);
+                    FLOATS::mma(d[n][u], a.z, b.z, a.w, b.w, q[n][s][2], q[n][s][3]);
                 }
             }
+        float of[4] = {1, 1, 1, 1};
+        if constexpr (Codes<TYPE, WIDTH>::NORMS) four(scales + 8 * g, of);
 #pragma unroll
         for (int j = 0; j < 4 * SETS; j++) {
             const float(&e)[2][4] = d[j / 4];
-            x[j / 4][j % 4] = (e[j % 4 / 2][j % 2 * 2] + e[j % 4 / 2][j % 2 * 2 + 1]) * unit[j / 4];
+            x[j / 4][j % 4] = (e[j % 4 / 2][j % 2 * 2] + e[j % 4 / 2][j % 2 * 2 + 1]) * (of[j % 4] * unit[j / 4]);
         }
     }
 };
+
+template <int WIDTH, int SETS> struct Scores<F16, WIDTH, SETS> : FloatScores<OfHalves, F16, WIDTH, SETS> {};
+template <int WIDTH, int SETS> struct Scores<BF16, WIDTH, SETS> : FloatScores<OfBfloats, BF16, WIDTH, SETS> {};
+template <int WIDTH, int SETS> struct Scores<TURBO8, WIDTH, SETS> : FloatScores<OfHalves, TURBO8, WIDTH, SETS> {};

@@ -32,11 +32,14 @@ struct Source {
 };
 
 // Entry after entry, as often as the table's bytes say.
-__device__ __forceinline__ void copy_table(uint4* to, const u32* from, int bytes) {
-    const int copies = bytes / (1024 * 4);
+template <int BYTES, int ENTRIES> __device__ __forceinline__ void copy_table(uint4* to, const u32* from) {
+    constexpr int COPIES = BYTES / (ENTRIES * 4);
+    if constexpr (COPIES == 1)
+        for (int i = threadIdx.x; i < ENTRIES; i += WARPS * 32) reinterpret_cast<u32*>(to)[i] = from[i];
+    else if constexpr (COPIES > 1)
 #pragma unroll 8
-    for (int i = threadIdx.x; i < bytes / 16; i += WARPS * 32) {
-        const u32 x = from[4 * i / copies];
-        to[i] = make_uint4(x, x, x, x);
-    }
+        for (int i = threadIdx.x; i < BYTES / 16; i += WARPS * 32) {
+            const u32 x = from[4 * i / COPIES];
+            to[i] = make_uint4(x, x, x, x);
+        }
 }

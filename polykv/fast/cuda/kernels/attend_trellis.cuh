@@ -16,7 +16,7 @@
 
 template <int BITS, int WIDTH, int RUNS> struct Trellis : Turbo<BITS, WIDTH> {
     static constexpr int COUNT = WIDTH / RUNS, WORDS = BITS == 3 ? 2 : 4, SPAN = BITS * COUNT, LAST = WIDTH * BITS / 32 - 1;
-    static constexpr int BYTES = Turbo<BITS, WIDTH>::BYTES + 32, TABLE = 1024 * 4 * ATT_COPIES;
+    static constexpr int BYTES = Turbo<BITS, WIDTH>::BYTES + 32, TABLE = 1024 * 4 * ATT_COPIES, ENTRIES = 1024;
     // Bits of an address below the number of an entry, and those that are it.
     static constexpr int LOW = ATT_COPIES == 32 ? 7 : ATT_COPIES == 16 ? 6 : 5, ENTRY = 1023 << LOW;
     // Where the bits are that choose one of two bytes of entries, in a pair of pairs.

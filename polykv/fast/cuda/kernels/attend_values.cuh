@@ -16,9 +16,12 @@ template <int TYPE, int WIDTH> struct Values {
     typedef ValueCodes<TYPE, WIDTH> V;
     static constexpr int PAIRS = V::PAIRS, BLOCKS = V::PER_CELL ? 1 : WIDTH / 32;
     static constexpr int PARTS = V::PARTS;
+    static constexpr bool MINIMA = V::MINIMA;
     // Of a pair's first dim (0, 1) and second one (2, 3), V::dim: hi and lo.
     int d[PAIRS][4];
     float sum[PAIRS][2];
+    // Of the lane's cells: sums of what minima are worth, for 32 dims each.
+    float low[MINIMA ? BLOCKS : 1];
     float f, inverse;
     int tiles;
 
@@ -28,6 +31,8 @@ template <int TYPE, int WIDTH> struct Values {
             d[e][0] = d[e][1] = d[e][2] = d[e][3] = 0;
             sum[e][0] = sum[e][1] = 0;
         }
+#pragma unroll
+        for (int b = 0; b < (MINIMA ? BLOCKS : 1); b++) low[b] = 0;
         f = 0, inverse = 0, tiles = 0;
     }
 
@@ -47,6 +52,8 @@ template <int TYPE, int WIDTH> struct Values {
         flush();
 #pragma unroll
         for (int e = 0; e < PAIRS; e++) sum[e][0] *= by, sum[e][1] *= by;
+#pragma unroll
+        for (int b = 0; b < (MINIMA ? BLOCKS : 1); b++) low[b] *= by;
     }
 
     // Weights of the lane's cells in 32 dims; or in all, where a cell has one norm.
@@ -63,7 +70,7 @@ template <int TYPE, int WIDTH> struct Values {
         for (int b = 0; b < BLOCKS; b++) {
             weigh(p, scales, b, g, w);
 #pragma unroll
-            for (int j = 0; j < 4; j++) most = fmaxf(most, BLOCKS == 1 ? w[j] : fabsf(w[j]));
+            for (int j = 0; j < 4; j++) most = fmaxf(most, V::PER_CELL ? w[j] : fabsf(w[j]));
         }
         return most;
     }
@@ -119,6 +126,14 @@ template <int TYPE, int WIDTH> struct Values {
                 if (BLOCKS > 1) sets[n].weigh(p[n], scales, b, g, w[n]);
                 sets[n].integers(w[n], q[n]);
             }
+            if constexpr (MINIMA) {
+                float d[4], m[4];
+                four(scales + 64 * b + 8 * g, d);
+                four(scales + 64 * (BLOCKS + b) + 8 * g, m);
+#pragma unroll
+                for (int j = 0; j < 4 * SETS; j++)
+                    sets[j / 4].low[b] = fmaf(p[j / 4][j % 4], fmaf((float)V::ZERO, d[j % 4], m[j % 4]), sets[j / 4].low[b]);
+            }
 #pragma unroll
             for (int e = b * PAIRS / BLOCKS; e < (b + 1) * PAIRS / BLOCKS; e++) {
                 u32 a[PARTS][2], b[PARTS][2];
@@ -163,21 +178,30 @@ template <int TYPE, int WIDTH> struct Values {
     __device__ __forceinline__ void finish(float (&y)[PAIRS][2]) {
         flush();
 #pragma unroll
-        for (int e = 0; e < PAIRS; e++) y[e][0] = sum[e][0], y[e][1] = sum[e][1];
+        for (int e = 0; e < PAIRS; e++) {
+            y[e][0] = sum[e][0], y[e][1] = sum[e][1];
+            // A unit of a sum is 1 / (128 / ZERO).
+            if constexpr (MINIMA) {
+                const float all = query_sum(low[e / 2]) * (128 / V::ZERO);
+                y[e][0] += all, y[e][1] += all;
+            }
+        }
     }
 };
 
-// fp16 values: weights are two halves each, and sums floats from the start.
-template <int WIDTH> struct Values<F16, WIDTH> {
+// Values that are read as floats of 16 bits: weights are two such floats each, and sums floats from the start. Where cells have
+// norms, a weight is p * norm * f, with a factor f that keeps it in the same bounds as integers.
+template <typename FLOATS, int TYPE, int WIDTH> struct FloatValues {
     static constexpr int PAIRS = WIDTH / 16;
-    typedef ValueCodes<F16, WIDTH> V;
+    typedef ValueCodes<TYPE, WIDTH> V;
     float sum[PAIRS][4];
+    float f;
     int tiles;
 
     __device__ __forceinline__ void clear() {
 #pragma unroll
         for (int e = 0; e < PAIRS; e++) sum[e][0] = sum[e][1] = sum[e][2] = sum[e][3] = 0;
-        tiles = 0;
+        f = V::NORMS ? 0.0f : 1.0f, tiles = 0;
     }
     __device__ __forceinline__ void rescale(float by) {
 #pragma unroll
@@ -185,37 +209,51 @@ template <int WIDTH> struct Values<F16, WIDTH> {
 #pragma unroll
             for (int i = 0; i < 4; i++) sum[e][i] *= by;
     }
-    __device__ __forceinline__ float top(const float (&p)[4], u32, int, float (&)[4]) const {
-        return fmaxf(fmaxf(p[0], p[1]), fmaxf(p[2], p[3]));
+    // Weights are 2^(score - reference), which has to stay a half, or the norm of a cell times that.
+    __device__ __forceinline__ float top(const float (&p)[4], u32 scales, int g, float (&w)[4]) const {
+        if constexpr (V::NORMS) four(scales + 8 * g, w);
+#pragma unroll
+        for (int j = 0; j < 4; j++) w[j] = V::NORMS ? w[j] * p[j] : p[j];
+        return fmaxf(fmaxf(w[0], w[1]), fmaxf(w[2], w[3]));
     }
-    // Weights are 2^(score - reference), which has to stay a half.
-    __device__ __forceinline__ bool below(float most) const { return most <= MOST; }
-    __device__ __forceinline__ bool above(float) const { return true; }
-    __device__ __forceinline__ void refit(float) {}
+    __device__ __forceinline__ bool below(float most) const { return most * f <= MOST; }
+    __device__ __forceinline__ bool above(float most) const { return !V::NORMS || most * f >= LEAST; }
+    __device__ __forceinline__ void refit(float most) {
+        if (!V::NORMS || !(most > 0) || (below(most) && above(most))) return;
+        const float now = GOOD / most;
+        if (f > 0) rescale(now / f);
+        f = now;
+    }
 
     template <int SETS>
-    static __device__ __forceinline__ void add(Values (&sets)[SETS], const V& v, u32, int,
-                                               const float (&p)[SETS][4], float (&)[SETS][4]) {
+    static __device__ __forceinline__ void add(Values<TYPE, WIDTH> (&sets)[SETS], const V& v, u32, int,
+                                               const float (&)[SETS][4], const float (&w)[SETS][4]) {
         u32 r[SETS][4];
 #pragma unroll
         for (int j = 0; j < 4 * SETS; j++) {
-            const float x = p[j / 4][j % 4];
-            const u32 hi = f32_to_f16x2(x, 0);
-            r[j / 4][j % 4] = transpose(pick(hi, f32_to_f16x2(x - f16_to_f32(hi & 0xFFFF), 0), 0x5410));
+            const float x = w[j / 4][j % 4] * sets[j / 4].f;
+            const u32 hi = FLOATS::two(x, 0);
+            r[j / 4][j % 4] = transpose(pick(hi, FLOATS::two(x - FLOATS::first(hi), 0), 0x5410));
         }
 #pragma unroll
         for (int e = 0; e < PAIRS; e++) {
             const uint4 a = v.group(2 * e), b = v.group(2 * e + 1);
 #pragma unroll
             for (int n = 0; n < SETS; n++) {
-                mma_f16(sets[n].sum[e], a.x, b.x, a.y, b.y, r[n][0], r[n][1]);
-                mma_f16(sets[n].sum[e], a.z, b.z, a.w, b.w, r[n][2], r[n][3]);
+                FLOATS::mma(sets[n].sum[e], a.x, b.x, a.y, b.y, r[n][0], r[n][1]);
+                FLOATS::mma(sets[n].sum[e], a.z, b.z, a.w, b.w, r[n][2], r[n][3]);
             }
         }
     }
 
     __device__ __forceinline__ void finish(float (&y)[PAIRS][2]) {
+        const float inverse = f > 0 ? 1.0f / f : 0.0f;
 #pragma unroll
-        for (int e = 0; e < PAIRS; e++) y[e][0] = sum[e][0] + sum[e][1], y[e][1] = sum[e][2] + sum[e][3];
+        for (int e = 0; e < PAIRS; e++)
+            y[e][0] = (sum[e][0] + sum[e][1]) * inverse, y[e][1] = (sum[e][2] + sum[e][3]) * inverse;
     }
 };
+
+template <int WIDTH> struct Values<F16, WIDTH> : FloatValues<OfHalves, F16, WIDTH> {};
+template <int WIDTH> struct Values<BF16, WIDTH> : FloatValues<OfBfloats, BF16, WIDTH> {};
+template <int WIDTH> struct Values<TURBO8, WIDTH> : FloatValues<OfHalves, TURBO8, WIDTH> {};

@@ -28,11 +28,12 @@ __device__ __forceinline__ float worth(float own, float other) {
     return mine / (mine + expf(other - top));
 }
 
-// x, exact [n, heads, dims], the first in the space of V; lse, exact_lse [n, heads]; factors [heads, dim] or null; y [n, heads, dim], or codes and scales of `rows` rows,
-// those from n on zeros.
+// x, exact [n, heads, dims], the first in the space of V; lse, exact_lse [n, heads]; factors [heads, dim] or null; y
+// [n, heads, dim], or codes and scales of `rows` rows, those from n on zeros.
 extern "C" __global__ void __launch_bounds__(32 * OUTPUT_WARPS)
 attention_outputs(float* y, unsigned* codes, uint2* scales, const float* x, const float* lse, const float* exact,
-                  const float* exact_lse, const float* signs, const signed char* core, const float* numbers, const float* factors, int n, int rows, int heads, int dims) {
+                  const float* exact_lse, const float* signs, const signed char* core, const float* numbers, const float* factors,
+                  int n, int rows, int heads, int dims) {
     const int number = blockIdx.x * OUTPUT_WARPS + threadIdx.x / 32, row = number / heads, head = number % heads;
     const int lane = threadIdx.x % 32;
     constexpr Form f = FORM;

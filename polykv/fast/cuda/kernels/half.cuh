@@ -26,6 +26,12 @@ __device__ __forceinline__ unsigned short f32_to_bf16(float x) {
     return y;
 }
 
+__device__ __forceinline__ unsigned f32_to_bf16x2(float first, float second) {
+    unsigned y;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(second), "f"(first));
+    return y;
+}
+
 // Two halves in a register: the first in the lower bits.
 __device__ __forceinline__ unsigned f32_to_f16x2(float first, float second) {
     unsigned y;

@@ -16,7 +16,7 @@ struct Owner {
     }
 };
 
-// Nibbles of q4_0 are in an order of their own: even places, then odd ones.
+// Nibbles of scalar types, but iq4_nl, are in an order of their own: even places, then odd ones.
 template <class T> __device__ __forceinline__ int nibble_of(int i) { return T::NIBBLES ? 2 * (i % 4) + i / 4 : i; }
 
 __device__ __forceinline__ void set_bits(u32* word, u32 mask, u32 bits) {
@@ -79,10 +79,12 @@ KV_LOOP
         else if constexpr (T::BITS == 8)
 KV_LOOP
             for (int d = lane; d < f.width; d += lanes) to[code_at<8>(f.width, cell, d, f.values)] = (u8)codes[d];
-        else if constexpr (T::BITS == 4) Plane<T, 1>::put((u32*)to, codes, f.width, cell, f.values, 0, lane, lanes);
+        else if constexpr (T::BITS >= 4) Plane<T, 1>::put((u32*)to, codes, f.width, cell, f.values, 0, lane, lanes);
         else Plane<T, 2>::put((u32*)to, codes, f.width, cell, f.values, 0, lane, lanes);
         if constexpr (T::BITS == 3 && !T::PATH)
             Plane<T, 4>::put((u32*)(to + 8 * f.width), codes, f.width, cell, f.values, 2, lane, lanes);
+        if constexpr (T::BITS == 5 || T::BITS == 6)
+            Plane<T, T::BITS == 5 ? 4 : 2>::put((u32*)(to + 16 * f.width), codes, f.width, cell, f.values, 4, lane, lanes);
     }
 
     __device__ static void get(u16* codes, const u8* from, const Form& f, int cell, int lane, int lanes) {
@@ -93,10 +95,12 @@ KV_LOOP
         else if constexpr (T::BITS == 8)
 KV_LOOP
             for (int d = lane; d < f.width; d += lanes) codes[d] = from[code_at<8>(f.width, cell, d, f.values)];
-        else if constexpr (T::BITS == 4) Plane<T, 1>::get(codes, (const u32*)from, f.width, cell, f.values, 0, lane, lanes);
+        else if constexpr (T::BITS >= 4) Plane<T, 1>::get(codes, (const u32*)from, f.width, cell, f.values, 0, lane, lanes);
         else Plane<T, 2>::get(codes, (const u32*)from, f.width, cell, f.values, 0, lane, lanes);
         if constexpr (T::BITS == 3 && !T::PATH)
             Plane<T, 4>::get(codes, (const u32*)(from + 8 * f.width), f.width, cell, f.values, 2, lane, lanes);
+        if constexpr (T::BITS == 5 || T::BITS == 6)
+            Plane<T, T::BITS == 5 ? 4 : 2>::get(codes, (const u32*)(from + 16 * f.width), f.width, cell, f.values, 4, lane, lanes);
     }
 };
 
@@ -113,8 +117,9 @@ KV_LOOP
     if constexpr (T::SCALED)
 KV_LOOP
         for (int i = lane; i < f.slices * blocks; i += lanes)
-            *scale_in(tile + i / blocks * f.slice_bytes + codes + 64 * (i % blocks), cell) =
-                i < f.resident / 32 ? v.scales[i] : (u16)0;
+            for (int k = 0; k < T::SCALED; ++k)
+                *scale_in(tile + i / blocks * f.slice_bytes + codes + 64 * (k * blocks + i % blocks), cell) =
+                    i < f.resident / 32 ? v.scales[k * (f.resident / 32) + i] : (u16)0;
     else if constexpr (T::BITS < 16)
         // A group may be longer than a slice: every slice of it has its norm.
         for (int s = lane; s < f.slices; s += lanes)
@@ -127,7 +132,9 @@ template <class T> __device__ __forceinline__ void tile_get(Vector& v, u8* tile,
     if constexpr (T::SCALED)
 KV_LOOP
         for (int i = lane; i < f.resident / 32; i += lanes)
-            v.scales[i] = *scale_in(tile + i / blocks * f.slice_bytes + codes + 64 * (i % blocks), cell);
+            for (int k = 0; k < T::SCALED; ++k)
+                v.scales[k * (f.resident / 32) + i] =
+                    *scale_in(tile + i / blocks * f.slice_bytes + codes + 64 * (k * blocks + i % blocks), cell);
     else if constexpr (T::BITS < 16)
 KV_LOOP
         for (int i = lane; i < f.resident / f.group; i += lanes)

@@ -18,6 +18,7 @@ KV_LOOP
     __syncwarp();
 }
 
+// Floats of 16 bits: what a value becomes, and back.
 struct F16 {
     enum { BITS = 16, SCALED = 0, NIBBLES = 0, PATH = 0 };
     __device__ static void encode(Vector& v, const Form& f, const Tables&, int lane, int lanes) {
@@ -30,55 +31,21 @@ KV_LOOP
     }
 };
 
-// 1 / d, and 0 for a scale that float32 cannot invert.
-__device__ __forceinline__ float inverse_of(float d) { return fabsf(d) >= 1.17549435e-38f ? 1.0f / d : 0.0f; }
-
-// Types with a scale for every 32 values. T says how a scale is found and a value becomes a code, and back.
-template <class T> struct Scalar {
-    __device__ static void encode(Vector& v, const Form& f, const Tables& t, int lane, int lanes) {
-        if (f.turn) {
-            clamp_all(v.x, f.stored, LARGEST, lane, lanes);
-            rotate(v.x, v.y, f.stored, f, t, false, t.numbers[Tables::ENCODE_SCALE], lane, lanes);
-        }
+struct BF16 {
+    enum { BITS = 16, SCALED = 0, NIBBLES = 0, PATH = 0 };
+    __device__ static void encode(Vector& v, const Form& f, const Tables&, int lane, int lanes) {
+        // Above the largest finite one there are float32 values that would become infinite.
+        const float most = bf16_to_f32(0x7F7F);
 KV_LOOP
-        for (int i = lane; i < f.resident / 32; i += lanes) {
-            const float d = T::scale(v.x + 32 * i);
-            v.scales[i] = f32_to_f16(d), v.measure[i] = inverse_of(d);
-        }
-        __syncwarp();
-KV_LOOP
-        for (int i = lane; i < f.resident; i += lanes) v.codes[i] = (u16)T::code(v.x[i] * v.measure[i / 32]);
+        for (int i = lane; i < f.resident; i += lanes) v.codes[i] = f32_to_bf16(clamped(v.x[i], -most, most));
     }
     __device__ static void decode(Vector& v, const Form& f, const Tables&, int lane, int lanes) {
 KV_LOOP
-        for (int i = lane; i < f.resident; i += lanes) v.x[i] = f16_to_f32(v.scales[i / 32]) * T::value(v.codes[i]);
+        for (int i = lane; i < f.resident; i += lanes) v.x[i] = bf16_to_f32(v.codes[i]);
     }
 };
 
-struct Q8_0 : Scalar<Q8_0> {
-    enum { BITS = 8, SCALED = 1, NIBBLES = 0, PATH = 0 };
-    __device__ static float scale(const float* x) {
-        float top = 0.0f;
-        for (int i = 0; i < 32; ++i) top = fabsf(x[i]) > top || x[i] != x[i] ? fabsf(x[i]) : top;
-        const float d = top / 127.0f;
-        return d > F16_MAX ? F16_MAX : d;
-    }
-    // Halves away from zero.
-    __device__ static int code(float y) { return (int)clamped(roundf(y), -127.0f, 127.0f) & 255; }
-    __device__ static float value(int code) { return (float)(signed char)code; }
-};
-
-struct Q4_0 : Scalar<Q4_0> {
-    enum { BITS = 4, SCALED = 1, NIBBLES = 1, PATH = 0 };
-    // The value of largest magnitude, the first one of several, becomes -8.
-    __device__ static float scale(const float* x) {
-        float peak = x[0];
-        for (int i = 1; i < 32; ++i) peak = fabsf(x[i]) > fabsf(peak) || x[i] != x[i] ? x[i] : peak;
-        return clamped(peak / -8.0f, -F16_MAX, F16_MAX);
-    }
-    __device__ static int code(float y) { return (int)clamped(y + 8.5f, 0.0f, 15.0f); }
-    __device__ static float value(int code) { return (float)(code - 8); }
-};
+#include "kv_scalar.cuh"
 
 // Rotated unit vectors: codes that stand for levels, and a norm for every group. T says in which order squares are added
 // (`lengths`, which may use room for as many values, those themselves too), and chooses the codes of v.x (`choose`);
@@ -159,6 +126,7 @@ KV_LOOP
 typedef Levels<2> TURBO2;
 typedef Levels<3> TURBO3;
 typedef Levels<4> TURBO4;
+typedef Levels<8> TURBO8;
 typedef Trellis<3> TURBO3_TCQ;
 typedef Trellis<2> TURBO2_TCQ;
 

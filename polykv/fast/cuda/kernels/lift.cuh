@@ -10,18 +10,11 @@
 //   LIFT_WIDTH    dims of a slice                  LIFT_SLICES   of a head
 
 #include "half.cuh"
+#include "eight_halves.cuh"
 #include "tile_words.cuh"
 
 constexpr int WIDTH = LIFT_WIDTH, WARPS = 4, BLOCKS = WIDTH / 32, HALF_BYTES = WIDTH * 64;
 constexpr int CODE_BYTES = WIDTH * 4 * LIFT_BITS, SCALE_BYTES = 64 * (LIFT_NORMS + (LIFT_SCALES + LIFT_MINIMA) * BLOCKS);
-
-__device__ __forceinline__ float as_half(float x) { return x < -65504.0f ? -65504.0f : x > 65504.0f ? 65504.0f : x; }
-
-__device__ __forceinline__ uint4 eight_halves(float (&x)[8]) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) x[i] = as_half(x[i]);
-    return {f32_to_f16x2(x[0], x[1]), f32_to_f16x2(x[2], x[3]), f32_to_f16x2(x[4], x[5]), f32_to_f16x2(x[6], x[7])};
-}
 
 // Tiles of n blocks, `blocks` says which, to blocks 0 to n - 1 of `to`; tiles: of a block; means: of centered keys.
 struct Lift {

@@ -1,6 +1,6 @@
 // y = x W^T for up to LINEAR_ROWS rows x and packed W whose rows are multiples of 128 values, on tensor cores.
 //
-// Defines: WEIGHT_TYPE, LINEAR_ROWS (1, 8, 16, 32), LINEAR_WARPS (of a block), LINEAR_GROUPS, LINEAR_PAIRS.
+// Defines: WEIGHT_TYPE, LINEAR_ROWS (1, 8, 16, 24, 32), LINEAR_WARPS (of a block), LINEAR_GROUPS, LINEAR_PAIRS.
 // A warp has LINEAR_PAIRS times 16 rows of W and a part of the columns: warp w the rows of group w % LINEAR_GROUPS, and of
 // the tiles (tiles.cuh) every one that its part of LINEAR_WARPS / LINEAR_GROUPS takes in turn. 16 rows of a tile are the
 // operand a of `mma`, 8 rows of x, as int8 in the order of operand b (quantize.cu), the other one. Sums over 32 columns are
@@ -27,11 +27,10 @@
 
 // Activations as quantize.cu writes them for tiles: codes [tile][chunk][step][lane] of 8 bytes, scales [tile][chunk][step][8]
 // of a float32 and two int16 sums of 16 codes.
-// The pointers are this lane's own, at its first chunk; chunks: of all rows.
+// The pointers are this lane's own.
 struct Rows {
     const uint2* codes;
     const uint4* scales;
-    int chunks;
 };
 
 // What belongs to columns 2 q and 2 q + 1 of c: scales, and sums of either half.
@@ -99,8 +98,8 @@ add_tile(float (&sums)[LINEAR_PAIRS][LINEAR_CHUNKS][4], Pair (&w)[LINEAR_PAIRS],
         pair.a.finish(q);
         pair.b.finish(q);
     }
-    const uint2* codes = x.codes + 128 * (long long)(tile * x.chunks);
-    const uint4* scales = x.scales + 16 * (long long)(tile * x.chunks);
+    const uint2* codes = x.codes + 128 * LINEAR_CHUNKS * tile;
+    const uint4* scales = x.scales + 16 * LINEAR_CHUNKS * tile;
     int magic[4] = {LINEAR_MAGIC, LINEAR_MAGIC, LINEAR_MAGIC, LINEAR_MAGIC};
     for (int& m : magic) keep_in_register(m);
 #pragma unroll
@@ -131,7 +130,7 @@ extern "C" __global__ void __launch_bounds__(32 * LINEAR_WARPS, 1)
 linear_tiles(float* y, const unsigned char* data, const uint2* codes, const uint2* scales, int n, int rows, int cols) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, q = lane % 4, g = lane / 4;
     const int group = warp % LINEAR_GROUPS, part = warp / LINEAR_GROUPS;
-    const int before = 8 * LINEAR_CHUNKS * blockIdx.y, blocks = cols / Weight::VALUES;
+    const int blocks = cols / Weight::VALUES;
     Fields w[LINEAR_PAIRS][2];
 #pragma unroll
     for (int i = 0; i < 2 * LINEAR_PAIRS; ++i) {
@@ -147,7 +146,7 @@ linear_tiles(float* y, const unsigned char* data, const uint2* codes, const uint
     };
     load(part);
     follows(codes, scales);
-    const Rows x = {codes + 16 * before + lane, (const uint4*)(scales + 4 * before) + q, (n + 7) / 8};
+    const Rows x = {codes + lane, (const uint4*)scales + q};
 
     float sums[LINEAR_PAIRS][LINEAR_CHUNKS][4] = {};
     for (int tile = part; tile < tiles; tile += LINEAR_PARTS) {
@@ -170,7 +169,7 @@ linear_tiles(float* y, const unsigned char* data, const uint2* codes, const uint
     if (part == 0) each_sum(sums, group, [&](int r, int at, float& sum) { parts[0][r][at] = sum; });
     __syncthreads();
     for (int i = threadIdx.x; i < 8 * LINEAR_CHUNKS * LINEAR_HEIGHT; i += 32 * LINEAR_WARPS) {
-        const int r = before + i / LINEAR_HEIGHT, at = blockIdx.x * LINEAR_HEIGHT + i % LINEAR_HEIGHT;
-        if (r < n && at < rows) y[(long long)r * rows + at] = parts[0][i / LINEAR_HEIGHT][i % LINEAR_HEIGHT];
+        const int r = i / LINEAR_HEIGHT, at = blockIdx.x * LINEAR_HEIGHT + i % LINEAR_HEIGHT;
+        if (r < n && at < rows) y[(long long)r * rows + at] = parts[0][r][i % LINEAR_HEIGHT];
     }
 }

@@ -14,42 +14,7 @@
 
 #include "mma.cuh"
 #include "prefill.cuh"
-
-// Weights are 2^(score - reference) as halves. The reference is moved only when a weight would leave 2^15, to where the
-// largest is 2^4: after the first turns hardly ever, and weights of 2^-20 of the largest still have all of their bits.
-constexpr float NOTHING = -1e30f, MOST = 15.0f, GOOD = 4.0f, LOG2E = 1.4426950408889634f, LN2 = 0.6931471805599453f;
-
-// Rows of a lane: 16 i + 8 h + g of its team is number 2 i + h.
-struct Softmax {
-    float reference[4], total[4];
-
-    // What all sums have to be multiplied with, now that scores of up to `top` times a unit come; whether it is 1 for all.
-    __device__ __forceinline__ bool refit(const float (&top)[4], const float (&unit)[4], float (&by)[4]) {
-        bool moved = false;
-#pragma unroll
-        for (int r = 0; r < 4; ++r) {
-            const float high = top[r] * unit[r];
-            by[r] = 1;
-            if (high > reference[r] + MOST) {
-                by[r] = power2(reference[r] - (high - GOOD));
-                reference[r] = high - GOOD, total[r] *= by[r], moved = true;
-            }
-        }
-        return __ballot_sync(~0u, moved) != 0;
-    }
-
-    // Scores to weights.
-    __device__ __forceinline__ void weigh(float (&x)[2][OCTETS][4], const float (&unit)[4]) {
-#pragma unroll
-        for (int r = 0; r < 4; ++r)
-#pragma unroll
-            for (int e = 0; e < 2 * OCTETS; ++e) {
-                float& y = x[r / 2][e / 2][r % 2 * 2 + e % 2];
-                y = power2(fmaf(y, unit[r], -reference[r]));
-                total[r] += y;
-            }
-    }
-};
+#include "softmax.cuh"
 
 // Cells that a row does not see get no weight. first: the lane's first cell; seen_from: the lowest position that is seen.
 __device__ __forceinline__ void mask(float (&x)[2][OCTETS][4], const Range& range, int first, int team, int lane, int window,
@@ -66,17 +31,12 @@ __device__ __forceinline__ void mask(float (&x)[2][OCTETS][4], const Range& rang
     }
 }
 
-// The largest score of every row, in units: of the lane's cells, then of the warp's, then of the team's.
+// The largest score of every row, in units: of the warp's cells, then of the team's.
 __device__ __forceinline__ void largest(const float (&x)[2][OCTETS][4], float (&top)[4], int team, int slice, int lane) {
+    largest_of_warp(x, top);
 #pragma unroll
-    for (int r = 0; r < 4; ++r) {
-        top[r] = BELOW_ALL;
-#pragma unroll
-        for (int e = 0; e < 2 * OCTETS; ++e) top[r] = fmaxf(top[r], x[r / 2][e / 2][r % 2 * 2 + e % 2]);
-        top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 1));
-        top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 2));
+    for (int r = 0; r < 4; ++r)
         if (SLICES > 1 && lane % 4 == 0) shared<float>(TOP_AT + ((slice * PRE_GROUPS + team) * 32 + 8 * r + lane / 4) * 4) = top[r];
-    }
     if (SLICES == 1) return;
     meet(1 + team, 32 * SLICES);
 #pragma unroll
@@ -91,24 +51,7 @@ __device__ __forceinline__ void units_of(float (&units)[4], int team, int lane) 
     for (int r = 0; r < 4; ++r) units[r] = shared<float>(UNIT_AT + (32 * team + 8 * r + lane / 4) * 4);
 }
 
-// Scores, capped; from here on their unit is 1.
-__device__ __forceinline__ void cap(float (&x)[2][OCTETS][4], float (&units)[4], float limit) {
-#pragma unroll
-    for (int r = 0; r < 4; ++r) {
-#pragma unroll
-        for (int e = 0; e < 2 * OCTETS; ++e) {
-            float& y = x[r / 2][e / 2][r % 2 * 2 + e % 2];
-            y = limit * tanhf(y * units[r] / limit);
-        }
-        units[r] = 1;
-    }
-}
-
-// Weights as operands of 16 cells; or to shared memory, where the warps of a team find them.
-__device__ __forceinline__ uint4 operands(const float (&a)[4], const float (&b)[4]) {
-    return {f32_to_f16x2(a[0], a[1]), f32_to_f16x2(a[2], a[3]), f32_to_f16x2(b[0], b[1]), f32_to_f16x2(b[2], b[3])};
-}
-
+// Weights to shared memory, where the warps of a team find them.
 __device__ __forceinline__ void weights_out(const float (&x)[2][OCTETS][4], int to, int slice) {
 #pragma unroll
     for (int e = 0; e < 2 * OCTETS; ++e) {
@@ -119,7 +62,7 @@ __device__ __forceinline__ void weights_out(const float (&x)[2][OCTETS][4], int 
 }
 
 // The rows' results: whole ones, or sums with what they are worth.
-__device__ __forceinline__ void results_out(const float (&o)[2][WIDTH / 8][4], const Softmax& softmax, const Item& item,
+__device__ __forceinline__ void results_out(const float (&o)[2][WIDTH / 8][4], const Softmax<2>& softmax, const Item& item,
     int thread, const int* rows, int heads, int group, float* out, float* lse, float* part, float2* part_ml) {
     const int lane = thread % 32, team = thread / 32 / SLICES, slice = thread / 32 % SLICES;
 #pragma unroll
@@ -142,7 +85,7 @@ __device__ __forceinline__ void results_out(const float (&o)[2][WIDTH / 8][4], c
 }
 
 // Sums of a row's lanes; where there are slices, of its warps, which have different cells.
-__device__ __forceinline__ void whole_totals(Softmax& softmax, int thread) {
+__device__ __forceinline__ void whole_totals(Softmax<2>& softmax, int thread) {
     const int lane = thread % 32, team = thread / 32 / SLICES, slice = thread / 32 % SLICES;
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
@@ -176,9 +119,8 @@ prefill(const float* q, const Item* items, const Range* ranges, const int* rows,
     if (more) keys.fetch(K_AT, turn.k, turn.cell, shift);
     queries_in(q, rows + item.first, positions, item.rows * group, heads, group, unit);
     __syncthreads();
-    Softmax softmax;
-#pragma unroll
-    for (int r = 0; r < 4; ++r) softmax.reference[r] = NOTHING, softmax.total[r] = 0;
+    Softmax<2> softmax;
+    softmax.clear();
     float o[2][WIDTH / 8][4];
 #pragma unroll
     for (int e = 0; e < WIDTH; ++e) o[e / 4 / (WIDTH / 8)][e / 4 % (WIDTH / 8)][e % 4] = 0;

@@ -1,0 +1,64 @@
+"""Attention of rows that share segments, in the emulator: every type, products of warpgroups and of warps."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+
+import numpy as np
+import pretend_cupy
+import pytest
+from prefill_cases import Shape
+from shared_cases import ERROR, STEPS, attention, check
+
+from polykv.fast.cuda.attend_run import _levels
+from polykv.fast.cuda.lift import levels_of
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The emulator in the place of CuPy."""
+    with pretend_cupy.installed(tmp_path_factory.mktemp("kernels"), _levels, levels_of):
+        yield
+
+
+CASES = [
+    ("two", "q8_0/turbo3", Shape(heads=4, dim=128)),
+    ("two", "f16/f16", Shape(heads=5, window=100)),
+    ("agents", "turbo3/q8_0", Shape(heads=8, n_kv=2)),
+    ("agents", "turbo2/q4_0", Shape(heads=4, dim=96, softcap=5.0, peak=3.0)),
+    ("agents", "q4_0/turbo4", Shape(heads=16)),
+    ("verify", "turbo4/f16", Shape(heads=4, window=70)),
+    ("verify", "turbo3_tcq/turbo2_tcq", Shape(heads=4, dim=128)),
+    ("verify", "turbo2_tcq/turbo2_tcq", Shape(heads=2)),
+    ("agents", "f16/turbo3_tcq", Shape(heads=3, dim=96)),
+    ("verify", "turbo4/turbo2", Shape(heads=7)),
+]
+
+
+@pytest.mark.parametrize("wgmma", [True, False], ids=["warpgroups", "warps"])
+@pytest.mark.parametrize(("step", "pair", "shape"), CASES, ids=str)
+def test_attention_is_that_of_the_decoded_values(step: str, pair: str, shape: Shape, wgmma: bool) -> None:
+    check(attention(pair, step, shape, wgmma=wgmma), shape)
+
+
+@pytest.mark.parametrize("pair", ["f16/q8_0", "q8_0/f16"])
+@pytest.mark.parametrize("step", STEPS)
+def test_private_cells_are_joined_with_shared_ones(step: str, pair: str) -> None:
+    """A few queries are read as codes, many are lifted."""
+    run = attention(pair, step, Shape(heads=4), least=17)
+    assert run.items > 0 and run.error() < ERROR
+
+
+def test_smaller_devices_lift_fewer_turns() -> None:
+    shape = Shape(heads=4, dim=128)
+    check(attention("q8_0/q4_0", "agents", shape, limit=130 << 10, wgmma=False), shape)
+
+
+def test_nan_of_a_row_stays_in_that_row() -> None:
+    run = attention("q8_0/turbo3", "two", Shape(heads=4), bad=np.nan)
+    bad = np.arange(len(run.out)) % 7 == 1
+    assert np.isnan(run.out[bad, 1]).all()
+    assert run.error(~bad) < ERROR
