@@ -197,3 +197,20 @@ def test_observers_see_no_row_that_is_forgotten(monkeypatch: pytest.MonkeyPatch)
         assert runner.transformer.runs_ahead is not observes
         runner.next_tokens([(Sequence(pool), random_ids(5))], more=True)
         assert rows == [5] * observes
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("backend", ["ref", "cpu"])
+@pytest.mark.parametrize("options", [{}, {"top_k": 3}, {"min_p": 0.1}, {"top_p": 0.5}])
+def test_logits_that_are_not_finite_are_refused_when_drawn_from(
+    monkeypatch: pytest.MonkeyPatch, backend: str, value: float, options: dict[str, Any]
+) -> None:
+    """Tokens are drawn before anybody has looked."""
+    runner = tiny_runner("llama", backend, "f16")
+    sequence, logits = Sequence(runner.pool), np.zeros((1, runner.vocab), np.float32)
+    logits[0, 7] = value
+    monkeypatch.setattr(runner.transformer, "logits", lambda h: logits)
+    draws = Draws((SamplingParams(temperature=1.0, **options),), (0,), ([],))
+    with pytest.raises(PolyKVError, match="not finite"):
+        runner.sampled([(sequence, [5])], [Logits.LAST], draws)
+    assert sequence.length == 0
