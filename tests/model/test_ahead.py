@@ -169,19 +169,6 @@ def test_not_on_a_backend_that_waits() -> None:
     assert runner._begun is None and np.array_equal(s.tokens, random_ids(5))
 
 
-def test_a_forgotten_sequence_gives_its_blocks_back() -> None:
-    """What was begun for it does not keep it: its room is there for the next one."""
-    for ahead in (True, False):
-        runner = tiny_runner("llama", "cpu", "f16", max_tokens=64)
-        runner.transformer.runs_ahead = ahead
-        forgotten = [Sequence(runner.pool)]
-        runner.next_tokens([(forgotten[0], random_ids(20))], more=True)
-        forgotten.clear()
-        assert runner.pool.lost and not list(runner.pool.sequences), ahead
-        runner.pool.mend()
-        runner.next_tokens([(Sequence(runner.pool), random_ids(64))])
-
-
 def test_observers_see_no_row_that_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = tiny_runner("llama", "cpu", "f16")
     monkeypatch.setattr(plain.transformer.ops, "runs_ahead", lambda: True)
@@ -197,3 +184,20 @@ def test_observers_see_no_row_that_is_forgotten(monkeypatch: pytest.MonkeyPatch)
         assert runner.transformer.runs_ahead is not observes
         runner.next_tokens([(Sequence(pool), random_ids(5))], more=True)
         assert rows == [5] * observes
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("backend", ["ref", "cpu"])
+@pytest.mark.parametrize("options", [{}, {"top_k": 3}, {"min_p": 0.1}, {"top_p": 0.5}])
+def test_logits_that_are_not_finite_are_refused_when_drawn_from(
+    monkeypatch: pytest.MonkeyPatch, backend: str, value: float, options: dict[str, Any]
+) -> None:
+    """Tokens are drawn before anybody has looked."""
+    runner = tiny_runner("llama", backend, "f16")
+    sequence, logits = Sequence(runner.pool), np.zeros((1, runner.vocab), np.float32)
+    logits[0, 7] = value
+    monkeypatch.setattr(runner.transformer, "logits", lambda h: logits)
+    draws = Draws((SamplingParams(temperature=1.0, **options),), (0,), ([],))
+    with pytest.raises(PolyKVError, match="not finite"):
+        runner.sampled([(sequence, [5])], [Logits.LAST], draws)
+    assert sequence.length == 0

@@ -40,7 +40,8 @@ def sample(logits: F32, temperature: F32, top_k: I32, top_p: F32, min_p: F32, u:
     """One token id per row of logits [R, V]; temperature 0 takes the largest logit (lowest id on ties)."""
     tokens = np.empty(logits.shape[0], np.int32)
     for r, row in enumerate(logits):
-        if temperature[r] == 0:
+        # Whoever draws refuses rows that are not finite, maybe only afterwards.
+        if temperature[r] == 0 or not np.isfinite(row.max()):
             tokens[r] = np.argmax(row)
             continue
         ids = _candidates(row, int(top_k[r]), float(top_p[r]), float(min_p[r]))
