@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy.typing as npt
+
+from polykv.types import Activations, Codec, ModelWeights, Stack
 
 
 def unusable() -> str | None:
@@ -43,16 +45,24 @@ def memory() -> tuple[int, int] | None:
     return None
 
 
-def footprint(*_: Any, **__: Any) -> dict[str, int]:
+def footprint(
+    weights: ModelWeights,
+    pairs: Sequence[tuple[Codec, Codec]],
+    *,
+    rows: int,
+    logits: int,
+    cells: int,
+    activations: Activations,
+) -> dict[str, int]:
     """Nothing: there is no device."""
     return {}
 
 
-def settle(*_: Any) -> None:
+def settle(weights: ModelWeights, steps: int) -> None:
     """Nothing: weights are read where the file is mapped."""
 
 
-def held(*_: Any) -> dict[str, int]:
+def held(weights: ModelWeights, stack: Stack) -> dict[str, int]:
     """Nothing: there is no device."""
     return {}
 

@@ -273,7 +273,7 @@ def test_tiers_match_the_codecs(capsys: pytest.CaptureFixture[str], monkeypatch:
     assert tiers["f16"]["bytes_per_token"] == sum(2 * 2 * layer.n_kv * layer.head_dim for layer in layers)
     assert 0 < tiers["turbo3"]["bytes_per_token"] < tiers["q8_0"]["bytes_per_token"]
     # What the backend does not run has no bytes there, and says which does.
-    assert tiers["turbo4"]["bytes_per_token"] is None and tiers["turbo4"]["backends"] == ["ref"]
+    assert tiers["turbo4"]["bytes_per_token"] is None and tiers["turbo4"]["backends"] == ["ref", "cuda"]
     code, out, _ = run(capsys, "tiers", "-m", TINY, "--backend", "ref", "--json")
     there = {t["name"]: t for t in json.loads(out.splitlines()[-1])["tiers"]}
     for name, t in there.items():

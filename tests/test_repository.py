@@ -36,7 +36,7 @@ ALLOWED: dict[str, set[str]] = {
     "whole_file": {"errors"},
     "page_cache": set(),
     "results": set(),
-    "host_facts": set(),
+    "host_facts": {"types"},
     "config": {"types"},
     "ref": {"types", "hadamard", "results", "host_facts"},
     # `errors` has no imports of its own; kernels raise typed errors for limits that only they know.

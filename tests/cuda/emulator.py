@@ -38,7 +38,10 @@ static uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return
 struct Place { unsigned x, y, z; };
 static Place threadIdx, blockIdx, blockDim, gridDim;
 struct Meeting { int members = 0, arrived = 0; long round = 0; };
-struct Thread { ucontext_t context; unsigned id; bool done, waited; std::vector<char> stack; };
+struct Thread { ucontext_t context; unsigned id; bool done, waited; };
+#define STACK (1 << 16)
+// Every kernel is a library of its own, and there are hundreds: they share the stacks of threads.
+static char* stacks;
 static std::vector<Thread> threads;
 static ucontext_t home;
 static Thread* running;
@@ -84,10 +87,9 @@ static void run_block() {
         ++warps[i / 32].members;
         t.id = i;
         t.done = t.waited = false;
-        t.stack.resize(1 << 16);
         getcontext(&t.context);
-        t.context.uc_stack.ss_sp = t.stack.data();
-        t.context.uc_stack.ss_size = t.stack.size();
+        t.context.uc_stack.ss_sp = stacks + (size_t)i * STACK;
+        t.context.uc_stack.ss_size = STACK;
         t.context.uc_link = nullptr;
         makecontext(&t.context, start, 0);
     }
@@ -141,6 +143,9 @@ template <typename T> static T atomicOr(T* at, T v) { const T old = *at; *at |= 
 template <typename T> static T __ldg(const T* at) { return *at; }
 static float room[1 << 16];
 """
+
+# Of a block's threads, each as STACK has it.
+STACKS = np.empty(1024 << 16, np.uint8)
 
 MMA = """
 // Fragments as the PTX manual has them: lane 4 g + q gives rows g and g + 8 of a, column g of b.
@@ -218,7 +223,7 @@ class Kernel:
         cells = [argument(a, kind) for a, kind in zip(args, self._kinds, strict=True)]
         pointers = (ctypes.c_void_p * len(cells))(*(c.ctypes.data for c in cells))
         x, y, *_ = (*grid, 1)
-        self._run(x, y, block[0], pointers)
+        self._run(x, y, block[0], pointers, ctypes.c_void_p(STACKS.ctypes.data))
 
 
 def argument(value: Any, kind: str) -> np.ndarray:
@@ -243,8 +248,9 @@ def compiled(text: str, entry: str, folder: Path) -> Kernel:
     text += f"""
 static void** arguments;
 static void call() {{ {entry}({values}); }}
-extern "C" void run_grid(unsigned x, unsigned y, unsigned n, void** p) {{
+extern "C" void run_grid(unsigned x, unsigned y, unsigned n, void** p, char* room) {{
     arguments = p;
+    stacks = room;
     body = call;
     gridDim = {{x, y, 1}};
     blockDim = {{n, 1, 1}};

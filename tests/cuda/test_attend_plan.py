@@ -147,7 +147,7 @@ def test_tiles_take_the_bytes_they_say_and_lose_nothing(kind: object, head_dim: 
     assert width % 32 == 0 and width <= 128 and dims >= head_dim and dims - head_dim < 32 * slices
     bits = kind.bits + 6 * kind.path  # type: ignore[attr-defined]
     codes = rng.integers(0, 1 << bits, (3, 32, dims)).astype(np.uint16)
-    per = slices if kind.levels else dims // 32 if kind.scales else 0  # type: ignore[attr-defined]
+    per = slices if kind.norms else dims // 32 * (1 + kind.minima) if kind.scales else 0  # type: ignore[attr-defined]
     scales = rng.standard_normal((3, 32, per)).astype(np.float16) if per else None
     for values in (False, True):
         data = pack(kind, codes, scales, width, values=values)  # type: ignore[arg-type]

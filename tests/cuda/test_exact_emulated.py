@@ -35,7 +35,7 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The emulator in the place of CuPy."""
-    tables = attend_run._levels, lift._levels, _signs, _form, _core
+    tables = attend_run._levels, lift.levels_of, _signs, _form, _core
     with pretend_cupy.installed(tmp_path_factory.mktemp("kernels"), *tables):
         yield
 
@@ -86,10 +86,16 @@ def stack_of(ops: Any, shape: Shape, tier: str, n_coded: int, n_exact: int) -> S
 SMALL = Shape("small", 128, 4, 2, 64, 256, False, (WeightType.Q4_0, WeightType.Q8_0))
 
 
-# Rows that complete a unit, and rows that do not.
-@pytest.mark.parametrize("span", [(126, 2), (130, 1), (190, 5)], ids=str)
-@pytest.mark.parametrize("tier", ["f16/f16", "turbo3+c/turbo3", "q8_0+c/q4_0+r"])
-@pytest.mark.parametrize("shape", [SMALL, replace(SMALL, name="odd", head_dim=72, window=100)], ids=lambda s: s.name)
+ODD = replace(SMALL, name="odd", head_dim=72, window=100)
+# Rows that complete a unit, and rows that do not; every shape and type with both.
+STEPS = [
+    *((SMALL, "f16/f16", (126, 2)), (ODD, "f16/f16", (130, 1))),
+    *((ODD, "turbo3+c/turbo3", (190, 5)), (SMALL, "turbo3+c/turbo3", (130, 1))),
+    *((SMALL, "q8_0+c/q4_0+r", (190, 5)), (ODD, "q8_0+c/q4_0+r", (126, 2))),
+]
+
+
+@pytest.mark.parametrize(("shape", "tier", "span"), STEPS, ids=lambda x: x.name if isinstance(x, Shape) else str(x))
 def test_few_rows(machine: None, shape: Shape, tier: str, span: tuple[int, int]) -> None:
     """As kernels of a graph."""
     segments, slots, n_coded, n_exact = plan(seeded("few"), *span, UNIT)

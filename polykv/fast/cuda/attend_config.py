@@ -129,6 +129,8 @@ def config(
         made = replace(made, ctas=made.ctas - 1)
     while made.stages > 2 and made.shared + 1024 > limit:
         made = replace(made, stages=made.stages - 1)
+    if made.tiles > 1 and made.shared + 1024 > limit:
+        made = replace(made, tiles=1)
     return made
 
 

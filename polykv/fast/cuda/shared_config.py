@@ -15,6 +15,8 @@ from polykv.fast.cuda.source import Define
 QUERIES, TEAMS = 128, 2
 # Turns that are lifted, and turns of codes under way; the best first.
 CHOICES = ((4, 3), (4, 2), (3, 3), (3, 2), (2, 2))
+# Types that kernels/halves.cuh turns into halves; rows of others read shared cells again for every eight queries.
+TYPES = ("f16", "q8_0", "q4_0", "turbo4", "turbo3", "turbo2", "turbo3_tcq", "turbo2_tcq")
 # Bytes of a level of each state of a path.
 LEVEL = 4
 
@@ -82,10 +84,10 @@ class SharedConfig:
 def shared_config(
     k: Kind, v: Kind, head_dim: int, *, softcap: bool, limit: int, one_table: bool, wgmma: bool
 ) -> SharedConfig | None:
-    """The best that fits, if one does; limit: bytes of shared memory of a multiprocessor. Larger heads than 128 dims
-    need more registers than there are."""
+    """The best that fits, if one does, and the types are of those that can be; limit: bytes of shared memory of a
+    multiprocessor. Larger heads than 128 dims need more registers than there are."""
     width, slices = slices_of(head_dim)
-    if slices > 1:
+    if slices > 1 or k.name not in TYPES or v.name not in TYPES:
         return None
     made = (SharedConfig(k, v, width, slices, *choice, softcap, one_table, wgmma) for choice in CHOICES)
     # A kilobyte of every block is the system's.
