@@ -28,6 +28,7 @@ from polykv.fast.cuda.linear_int8 import (
     tile_defines,
 )
 from polykv.fast.cuda.prefill_config import config as prefill_config
+from polykv.fast.cuda.shared_config import TYPES as SHARED_TYPES
 from polykv.fast.cuda.shared_config import shared_config
 from polykv.fast.cuda.shared_run import ARCH
 from polykv.fast.cuda.source import Define
@@ -83,11 +84,12 @@ def _weights() -> Iterator[Shipped]:
 def _linear() -> Iterator[Shipped]:
     for tiles in (0, 1):
         yield Shipped("quantize.cu", "quantize_rows", {"QUANTIZE_TILES": tiles})
-    for kind in FIELDS:
+    for i, kind in enumerate(FIELDS):
         # Rows of blocks of 256 values are always whole tiles.
         for rows in FEW_ROWS if WEIGHT_BLOCK[kind][0] < TILE else ():
             yield Shipped("linear_few.cu", "linear_few", few_defines(kind, rows))
-        for rows in TILE_ROWS:
+        # Rows change how often the same is done; every type at three numbers of them.
+        for rows in sorted({*TILE_ROWS[i % 2 :: 2], TILE_ROWS[-1]}):
             # Groups change addresses, not what a lane holds.
             sizes = [(TILE_WARPS[0], 1), (TILE_WARPS[1], TILE_GROUPS[0])]
             for warps, groups in sizes if kind in TILE_PAIRS else sizes[:1]:
@@ -123,17 +125,16 @@ MANY_WARPS, MANY_SPILLS = 12, 32
 HEADS, SHARED = (64, 80, 128, 192, 256, 512), 228 << 10
 # Sizes of small models and of few: some types at each of them.
 OTHER_HEADS = (32, 320)
-# Types that people choose for both K and V: compiled at every size, others at every second one.
+# Types that people choose for both K and V: compiled with exact cells and centered keys, too.
 USUAL = {"f16", "q8_0", "q4_0", "turbo4", "turbo3", "turbo2", "turbo3_tcq", "turbo2_tcq"}
 
 
 def _attention() -> Iterator[Shipped]:
-    """All pairs of types are compiled when they are asked for. Here is every type at every kind of head, as K beside
-    another type as V each time, with one or two sets of queries in turns."""
+    """All pairs of types are compiled when they are asked for. Here is every type at every second kind of head, as K
+    beside another type as V each time, with one or two sets of queries in turns."""
     kinds = list(KINDS.values())
     for i, kind in enumerate(kinds):
-        sizes = HEADS if kind.name in USUAL else HEADS[i % 2 :: 2]
-        for j, head in enumerate((*sizes, OTHER_HEADS[i % 2])):
+        for j, head in enumerate((*HEADS[i % 2 :: 2], OTHER_HEADS[i % 2])):
             other = kinds[(i + j) % len(kinds)]
             made = config(kind, other, head, 1 + (i // 2 + j) % 2, softcap=(i + j) % 3 == 0, limit=SHARED)
             yield Shipped("attend.cu", "attend", made.defines(), MANY_SPILLS if made.warps >= MANY_WARPS else 0)
@@ -141,8 +142,8 @@ def _attention() -> Iterator[Shipped]:
         for head in HEADS[:3]:
             made = config(kind, kind, head, 1, softcap=False, limit=SHARED, long=True)
             yield Shipped("attend.cu", "attend", made.defines(), MANY_SPILLS if made.warps >= MANY_WARPS else 0)
-    for kind in (k for k in kinds if k.path):
-        for j, head in enumerate(HEADS):
+    for i, kind in enumerate(k for k in kinds if k.path):
+        for j, head in enumerate(HEADS[i::2]):
             how = {"one_table": True, "early": True}
             made = config(kind, kind, head, 1 + j % 2, softcap=False, limit=SHARED, **how)
             yield Shipped("attend.cu", "attend", made.defines(), MANY_SPILLS if made.warps >= MANY_WARPS else 0)
@@ -174,21 +175,25 @@ def _prefill() -> Iterator[Shipped]:
         for values in (False, True) if kind is not F16 else ():
             yield Shipped(file_of(kind), "lift", lift_defines(kind, HEADS[(i + 3 * values) % len(HEADS)], values))
         # Centered ones are keys.
-        yield Shipped(file_of(kind), "lift", lift_defines(kind, HEADS[(i + 1) % len(HEADS)], False, True))
+        if kind.name in USUAL:
+            yield Shipped(file_of(kind), "lift", lift_defines(kind, HEADS[(i + 1) % len(HEADS)], False, True))
 
 
 def _shared() -> Iterator[Shipped]:
-    """Every type on both sides, at every width; products of warpgroups for Hopper alone."""
-    kinds, heads = list(KINDS.values()), [head for head in HEADS if slices_of(head)[1] == 1]
+    """Every type that is lifted so, on both sides, at every width; products of warpgroups for Hopper alone."""
+    kinds, heads = (
+        [k for k in KINDS.values() if k.name in SHARED_TYPES],
+        [head for head in HEADS if slices_of(head)[1] == 1],
+    )
     for wgmma, architectures in ((True, (ARCH,)), (False, ARCHITECTURES)):
         for i, kind in enumerate(kinds):
             head = heads[i % len(heads)]
             other = kinds[(i + 3) % len(kinds)]
-            for k, v, one_table in ((kind, other, False), (kind, kind, kind.path)):
-                capped = i % 3 == 0
-                made = shared_config(k, v, head, softcap=capped, limit=SHARED, one_table=one_table, wgmma=wgmma)
-                assert made is not None, "a Hopper multiprocessor has room for every type"
-                yield Shipped("attend_shared.cu", "attend_shared", made.defines(), architectures=architectures)
+            # One type on both sides, or two, in turns.
+            k, v, one_table = (kind, kind, kind.path) if i % 2 == int(wgmma) else (kind, other, False)
+            made = shared_config(k, v, head, softcap=i % 3 == 0, limit=SHARED, one_table=one_table, wgmma=wgmma)
+            assert made is not None, "a Hopper multiprocessor has room for every type"
+            yield Shipped("attend_shared.cu", "attend_shared", made.defines(), architectures=architectures)
 
 
 def _cache() -> Iterator[Shipped]:
