@@ -73,9 +73,16 @@ def lift(to: Any, arena: KVArena, blocks: Any, values: bool) -> None:
     made = kernel(file_of(kind), "lift", **defines(kind, arena.head_dim, values, arena.codec.centered))
     number = len(blocks) * tiles * slices_of(arena.head_dim)[1]
     strides = np.int64(to.strides[0]), np.int64(data.strides[0]), np.int64(data.strides[1])
-    levels = levels_of(arena.codec, arena.head_dim, cupy().cuda.runtime.getDevice()) if kind.levels else None
+    levels = levels_there(arena)
     grid = -(-number // WARPS), arena.n_kv
     launch(made, grid, (32 * WARPS,), (to, data, blocks, len(blocks), tiles, *strides, *means_of(arena), levels))
+
+
+def levels_there(arena: KVArena) -> Any:
+    """Levels of an arena's type on the current device; None if it has none."""
+    if not kind_of(arena.codec).levels:
+        return None
+    return levels_of(arena.codec, arena.head_dim, cupy().cuda.runtime.getDevice())
 
 
 @cache

@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 
 from polykv.fast.cuda.compile import kernel, kernel_of, launch
-from polykv.fast.cuda.device import cupy
-from polykv.fast.cuda.layout import kind_of
-from polykv.fast.cuda.lift import levels_of
+from polykv.fast.cuda.lift import levels_there
 from polykv.fast.cuda.shared_config import SharedConfig
-from polykv.types import F32, Codec, KVArena
+from polykv.types import F32, KVArena
 
 LOG2E = 1.4426950408889634
 ARCH = "sm_90a"
@@ -57,12 +55,7 @@ def run_shared(
         *(np.int64(d.strides[0]) for d in data),
         *(np.int64(d.strides[1]) for d in data),
         *(k.block_size.bit_length() - 1, heads, heads // k.n_kv),
-        *(_levels(a.codec, a.head_dim) for a in (k, v)),
+        *map(levels_there, (k, v)),
         *(scale * LOG2E, softcap, window, at.seen_from, at.sums[step.first :], at.weights[step.first :]),
     )
     launch(compiled, (len(step.items), k.n_kv, 1), (made.threads,), arguments, shared=made.shared)
-
-
-def _levels(codec: Codec, head_dim: int) -> Any:
-    """Levels in units of the norm of a cell; None if the type has none."""
-    return levels_of(codec, head_dim, cupy().cuda.runtime.getDevice()) if kind_of(codec).levels else None
