@@ -41,6 +41,7 @@ SHIM = """
 using std::max;
 using std::min;
 inline int __any_sync(unsigned, int x) { return x; }
+inline float __shfl_xor_sync(unsigned, float x, int) { return x; }
 inline int __reduce_max_sync(unsigned, int x) { return x; }
 inline int __reduce_min_sync(unsigned, int x) { return x; }
 inline void atomicAnd(unsigned* at, unsigned x) { *at &= x; }

@@ -15,22 +15,28 @@ template <class T> struct Path {
         return tile + width * 4 * B + 64 + (values ? 8 * (cell % 8 / 2) + 2 * (cell / 8) + cell % 2 : 4 * (cell % 8) + cell / 8);
     }
 
-    __device__ void put(u8* tile, const u16* codes, int lane, int lanes) const {
-        const int first = start / 32, each = (start + B * count - 1) / 32 - first + 1;
-#pragma unroll 1
+    // codes: their place is taken by fours of symbols, of 4 B bits, in every fourth of them.
+    __device__ void put(u8* tile, u16* codes, int lane, int lanes) const {
+        if (lane == 0) *prefix(tile) = (u8)((codes[0] & ((1 << BEFORE) - 1)) << 2);
+        for (int d = 4 * lane; d < width; d += 4 * lanes) {
+            u32 four = 0;
+#pragma unroll
+            for (int i = 0; i < 4; ++i) four |= codes[d + i] >> BEFORE << B * i;
+            codes[d] = (u16)four;
+        }
+        __syncwarp();
+        const int end = start + B * count, first = start / 32, each = (end - 1) / 32 - first + 1;
         for (int i = lane; i < runs * each; i += lanes) {
-            const int r = i / each, k = first + i % each;
-            u32 mask = 0, bits = 0;
-#pragma unroll 1
-            for (int a = max(0, 32 * k - start) / B; a < count && start + B * a < 32 * k + 32; ++a) {
-                const int at = start + B * a - 32 * k;
-                const u32 symbol = codes[r * count + a] >> BEFORE;
-                bits |= at < 0 ? symbol >> -at : symbol << at;
-                mask |= at < 0 ? ONES >> -at : (u32)ONES << at;
+            const int r = i % runs, k = first + i / runs, low = 32 * k;
+            u32 bits = 0;
+            for (int d = max(0, low - start) / (4 * B) * 4; d < count && start + B * d < low + 32; d += 4) {
+                const int at = start + B * d - low;
+                const u32 four = codes[r * count + d];
+                bits |= at < 0 ? four >> -at : four << at;
             }
+            const u32 mask = ~0u << max(0, start - low) & ~0u >> max(0, low + 32 - end);
             set_bits((u32*)tile + word_at(words(), k, lane_of(r)), mask, bits);
         }
-        if (lane == 0) *prefix(tile) = (u8)((codes[0] & ((1 << BEFORE) - 1)) << 2);
     }
 
     __device__ u32 symbol(const u32* tile, int d) const {

@@ -4,6 +4,8 @@
 // butterflies (a, b) -> (a + b, a - b) of distance m, 2 m, ... Their order is that of the reference, so that results
 // are the same where m is 1.
 
+#include "kv_four.cuh"
+
 __device__ __forceinline__ void signed_by(float* x, int n, int turn, float scale, const float* signs, int lane, int lanes) {
     for (int run = 0; run < n; run += turn)
         for (int i = lane; i < turn; i += lanes) x[run + i] = x[run + i] * scale * signs[i];
@@ -27,6 +29,17 @@ KV_LOOP
 __device__ __forceinline__ void rotate(float* x, float* y, int n, const Form& f, const Tables& t, bool back, float scale,
                                        int lane, int lanes) {
     const int m = f.core;
+    if (lanes == 32 && f.turn == 128) {
+        for (int run = 0; run < n; run += 128) {
+            Four four(x + run, lane);
+            four.times(1.0f, t.signs + (back ? 128 : 0));
+            four.butterflies();
+            four.times(scale, t.signs + (back ? 0 : 128));
+            four.store(x + run);
+        }
+        __syncwarp();
+        return;
+    }
     signed_by(x, n, f.turn, 1.0f, t.signs + (back ? f.turn : 0), lane, lanes);
     __syncwarp();
     if (m > 1) times_core(x, y, n, m, t.core + (back ? m * m : 0), lane, lanes);

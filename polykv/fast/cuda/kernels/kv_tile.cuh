@@ -71,7 +71,7 @@ template <int BITS> __device__ __forceinline__ int code_at(int width, int cell, 
 
 // Codes of a slice of a cell, zeros behind the last of `n`: v.codes from `first` on.
 template <class T> struct Slice {
-    __device__ static void put(u8* to, const u16* codes, const Form& f, int cell, int lane, int lanes) {
+    __device__ static void put(u8* to, u16* codes, const Form& f, int cell, int lane, int lanes) {
         if constexpr (T::PATH) Path<T>(f.width, cell, f.values).put(to, codes, lane, lanes);
         else if constexpr (T::BITS == 16)
 KV_LOOP

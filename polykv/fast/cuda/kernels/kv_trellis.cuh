@@ -175,6 +175,14 @@ template <int B> struct Trellis : Rotated<Trellis<B>> {
 
     // |x| of every group, the squares added as a tree: value j and j + n / 2, then j and j + n / 4, ...
     __device__ static void lengths(float* measure, const float* x, float* squares, const Form& f, int lane, int lanes) {
+        if (lanes == 32 && f.group == 128) {
+            for (int i = 0; i < f.resident / 128; ++i) {
+                const float sum = Four(x + 128 * i, lane).squares();
+                if (lane == 0) measure[i] = sqrtf(sum);
+            }
+            __syncwarp();
+            return;
+        }
         int level = 0;
         while (1 << level < f.group) ++level;
         for (int i = lane; i < f.resident; i += lanes) squares[i] = x[i] * x[i];

@@ -55,11 +55,11 @@ template <class T> struct Rotated {
         const float* levels = T::levels(t);
         clamp_all(v.x, f.resident, LARGEST, lane, lanes);
         T::lengths(v.measure, v.x, v.y, f, lane, lanes);
+        for (int i = lane; i < f.resident / f.group; i += lanes)
+            v.y[i] = v.measure[i] > SMALLEST ? 1.0f / v.measure[i] : 0.0f;
+        __syncwarp();
 KV_LOOP
-        for (int i = lane; i < f.resident; i += lanes) {
-            const float n = v.measure[i / f.group];
-            v.x[i] *= n > SMALLEST ? 1.0f / n : 0.0f;
-        }
+        for (int i = lane; i < f.resident; i += lanes) v.x[i] *= v.y[i / f.group];
         __syncwarp();
         rotate(v.x, v.y, f.resident, f, t, false, t.numbers[Tables::ENCODE_SCALE], lane, lanes);
         T::choose(v, f, t, lane, lanes);
