@@ -47,7 +47,7 @@ def test_many_rows_at_once_are_those_of_the_reference(name: str, values: bool) -
     if c.family == Family.TRELLIS:
         assert (got == want).all(axis=-1).mean() > 0.99
         cost, least = (squared_error(c, x, each, c.group(dim)) for each in (got, want))
-        assert worst_cost(cost, least) <= OTHER_PATHS and cost.sum() <= least.sum() * (1 + 1e-6)
+        assert worst_cost(cost, least) <= OTHER_PATHS and cost.sum() <= least.sum() * (1 + 1e-5)
     else:
         assert np.array_equal(got, want)
 

@@ -9,19 +9,19 @@
 template <int B> __device__ __forceinline__ int swapped(u32 unit) { return B == 3 ? unit >> 2 & 1 : 0; }
 
 template <int B, int LANES> struct Trace {
-    enum { AHEAD = 5, ALL = (64 << B) - 1 };
+    enum { AHEAD = B == 3 ? 6 : 9, ALL = (64 << B) - 1 };
     // Of every eight steps a word for each of the 64 numbers: choices of the first four in the lower half, from bit 4 on.
-    const u16* choices;
+    const u8* choices;
     u16* states;
     int fours, end;
 
     // The states of a four, of which `s` is the one after, or is not there: then `end` is the last of them. Above the bits
     // of a state there are others, which do not matter.
     __device__ __forceinline__ u32 back(u32 s, int four, u32 (&found)[4]) const {
-        const u16* row = choices + four / 2 * 128 + four % 2;
+        const u8* row = choices + (u32)four / 2 * 256 + (u32)four % 2 * 2;
 #pragma unroll
         for (int i = 3; i >= 0; --i) {
-            s = __funnelshift_l((u32)row[s % 64 * 2] << (28 - B - 3 * i), s, B);
+            s = __funnelshift_l((u32)*(const u16*)(row + s % 64 * 4) << (28 - B - 3 * i), s, B);
             if (i == 3 && four == fours - 1) s = end;
             found[i] = s;
         }

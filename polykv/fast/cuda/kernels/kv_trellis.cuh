@@ -19,7 +19,8 @@ template <int B, int LANES> struct Search {
     enum { SYMBOLS = 1 << B, HALF = SYMBOLS / 2, EACH = 64 >> B, STATES = 64 << B, UNITS = 32 / LANES, FROM = 7 };
     // Of the states of a lane: -2 S c, and S c^2 with the constant.
     float slope[UNITS][2][SYMBOLS], base[UNITS][2][SYMBOLS];
-    int lane;
+    // Where its numbers go, and the lower bits of both.
+    int lane, to[UNITS][2], index[UNITS];
 
     // Number i of a lane: its predecessors are SYMBOLS states from `first` on, its symbols that of c = 0 and 1.
     __device__ __forceinline__ int unit(int i) const { return lane + LANES * i; }
@@ -41,6 +42,9 @@ template <int B, int LANES> struct Search {
         return key;
     }
 
+    // In a register: it would be computed anew for every step.
+    __device__ __forceinline__ static void keep(int& x) { asm volatile("" : "+r"(x)); }
+
     // Of all lanes. Numbers are not negative.
     __device__ __forceinline__ static float largest(float x) {
         return LANES == 1 ? x : __int_as_float(__reduce_max_sync(~0u, __float_as_int(x)));
@@ -50,6 +54,12 @@ template <int B, int LANES> struct Search {
     // For the n values x.
     __device__ __forceinline__ Search(const float* levels, const float* x, int n, int l) : lane(l) {
         float most = 0.0f, far = 0.0f;
+#pragma unroll
+        for (int i = 0; i < UNITS; ++i) {
+#pragma unroll
+            for (int c = 0; c < 2; ++c) keep(to[i][c] = place(unit(i), symbol(unit(i), c)));
+            keep(index[i] = unit(i) % SYMBOLS);
+        }
         for (int i = lane; i < n; i += LANES) far = fmaxf(far, fabsf(x[i]));
 #pragma unroll
         for (int i = 0; i < UNITS * 2; ++i)
@@ -98,7 +108,7 @@ template <int B, int LANES> struct Search {
                 costs(i, c, y, before, cost);
                 const int least = least_of(cost);
                 from[i][c] = __funnelshift_r(from[i][c], least, T == 3 ? 7 : 3);
-                next[place(unit(i), symbol(unit(i), c))] = ((least & ~FROM) | unit(i) % SYMBOLS) - less;
+                next[to[i][c]] = ((least & ~FROM) | index[i]) - less;
             }
         }
         __syncwarp();
@@ -143,7 +153,7 @@ template <int B, int LANES> struct Search {
     __device__ __forceinline__ void run(const float* x, int n, u16* states, int* rows, u32* choices) const {
         int *even = rows, *odd = rows + 64;
 #pragma unroll
-        for (int i = 0; i < 2 * UNITS; ++i) even[place(unit(i / 2), symbol(unit(i / 2), i % 2))] = unit(i / 2) % SYMBOLS;
+        for (int i = 0; i < 2 * UNITS; ++i) even[to[i / 2][i % 2]] = index[i / 2];
         __syncwarp();
 #pragma unroll 1
         for (int t = 0; t < n; t += 8) {
@@ -164,7 +174,7 @@ template <int B, int LANES> struct Search {
                 for (int c = 0; c < 2; ++c) choices[8 * t + EACH * symbol(unit(i), c) + unit(i) % EACH] = from[i][c];
         }
         // Costs before the last step are still there.
-        Trace<B, LANES>{(const u16*)choices, states, n / 4, last(x[n - 1], odd)}.run(lane);
+        Trace<B, LANES>{(const u8*)choices, states, n / 4, last(x[n - 1], odd)}.run(lane);
     }
 };
 

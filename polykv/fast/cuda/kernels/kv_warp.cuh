@@ -34,9 +34,17 @@ struct Cells {
     }
 };
 
+// Four values are under way at a time: for all that the compiler knows, what is stored could be what is read.
 __device__ __forceinline__ void load(Vector& v, const Form& f, const float* x) {
-KV_LOOP
-    for (int i = threadIdx.x % 32; i < f.resident; i += 32) v.x[i] = i < f.dim ? x[i] : 0.0f;
+#pragma unroll 1
+    for (int i = threadIdx.x % 32; i < f.resident; i += 128) {
+        float four[4];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) four[j] = i + 32 * j < f.dim ? x[i + 32 * j] : 0.0f;
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+            if (i + 32 * j < f.resident) v.x[i + 32 * j] = four[j];
+    }
     __syncwarp();
 }
 
