@@ -10,9 +10,9 @@ from polykv.ops import Agreement
 FLOOR = 2.0**-100
 # Paths of trellis types on a GPU, whose costs are rounded: relative excess of a vector's squared error where it has
 # another path than that of the reference. Costs are the same to 1e-5 and less (tests/cuda/test_paths_host.py), but they
-# are those of unit vectors: of two such paths one is longer, and becomes as long as the vector. Of 32,000 vectors 12
-# had another path; their errors changed by -6.5e-3 to 1.5e-3.
-OTHER_PATHS = 1e-2
+# are those of unit vectors: of two such paths one is longer, and becomes as long as the vector. Of 32,768 vectors 29
+# had another path; their errors changed by -6.5e-3 to 3.6e-2, all errors together by 1e-6.
+OTHER_PATHS = 5e-2
 
 
 def worst_error(kind: Agreement, got: tuple[np.ndarray, ...], want: tuple[np.ndarray, ...]) -> float:
