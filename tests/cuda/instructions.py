@@ -101,6 +101,7 @@ static void arrive(int id, int members) {
     ++teams[id].arrived;
     release(teams[id]);
 }
+static float4 loaded16(const float* from) { return *(const float4*)from; }
 static uint4 matrices(u32 at) {
     const auto all = given(at);
     u32 w[4];

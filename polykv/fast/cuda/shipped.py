@@ -137,20 +137,26 @@ def _attention() -> Iterator[Shipped]:
         for j, head in enumerate((*HEADS[i % 2 :: 2], OTHER_HEADS[i % 2])):
             other = kinds[(i + j) % len(kinds)]
             made = config(kind, other, head, 1 + (i // 2 + j) % 2, softcap=(i + j) % 3 == 0, limit=SHARED)
-            yield Shipped("attend.cu", "attend", made.defines(), MANY_SPILLS if made.warps >= MANY_WARPS else 0)
+            yield Shipped(f"{made.file}.cu", made.file, made.defines(), MANY_SPILLS if made.warps >= MANY_WARPS else 0)
+    # Heads of four slices with two sets: weights and values apart.
+    for i, (k, v) in enumerate((("turbo2", "q4_0"), ("turbo4", "turbo3"), ("q5_1", "iq4_nl"))):
+        pair = (next(kind for kind in kinds if kind.name == name) for name in (k, v))
+        made = config(*pair, 384 + 128 * (i % 2), 2, softcap=i == 0, limit=SHARED)
+        assert made.apart
+        yield Shipped(f"{made.file}.cu", made.file, made.defines())
     for kind in (k for k in kinds if k.bits <= 3 and not k.path):
-        for head in HEADS[:3]:
+        for head in (64, 128):
             made = config(kind, kind, head, 1, softcap=False, limit=SHARED, long=True)
-            yield Shipped("attend.cu", "attend", made.defines(), MANY_SPILLS if made.warps >= MANY_WARPS else 0)
+            yield Shipped(f"{made.file}.cu", made.file, made.defines(), MANY_SPILLS if made.warps >= MANY_WARPS else 0)
     for i, kind in enumerate(k for k in kinds if k.path):
         for j, head in enumerate(HEADS[i::2]):
             how = {"one_table": True, "early": True}
             made = config(kind, kind, head, 1 + j % 2, softcap=False, limit=SHARED, **how)
-            yield Shipped("attend.cu", "attend", made.defines(), MANY_SPILLS if made.warps >= MANY_WARPS else 0)
+            yield Shipped(f"{made.file}.cu", made.file, made.defines(), MANY_SPILLS if made.warps >= MANY_WARPS else 0)
     # Centered keys, with one and two sets of queries.
     for i, kind in enumerate(k for k in kinds if k.name in USUAL):
         made = config(kind, kinds[2 * i], HEADS[i % len(HEADS)], 1 + i % 2, softcap=False, limit=SHARED, centered=True)
-        yield Shipped("attend.cu", "attend", made.defines(), MANY_SPILLS if made.warps >= MANY_WARPS else 0)
+        yield Shipped(f"{made.file}.cu", made.file, made.defines(), MANY_SPILLS if made.warps >= MANY_WARPS else 0)
     for head in (*HEADS, *OTHER_HEADS):
         width, slices = slices_of(head)
         for threads in MERGE_THREADS:

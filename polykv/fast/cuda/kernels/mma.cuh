@@ -71,6 +71,13 @@ __device__ __forceinline__ void arrive(int id, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// 16 bytes from memory, in the order of the source: before what is copied behind it.
+__device__ __forceinline__ float4 loaded16(const float* from) {
+    float4 v;
+    asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(from));
+    return v;
+}
+
 // Four 8 x 8 matrices of halves: lane 8 i + r says where row r of matrix i is, lane (g, t) gets words t of rows g.
 __device__ __forceinline__ uint4 matrices(u32 at) {
     uint4 v;
