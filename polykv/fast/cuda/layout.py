@@ -214,4 +214,5 @@ def kind_of(codec: Codec) -> Kind:
 
 def _unread(codec: Codec) -> str:
     # Centered or not, it is the type itself.
-    return f"the cuda backend has no attention over {codec.name.removesuffix('+c')}: it multiplies floats of 16 bits (f16, bf16)"
+    name = codec.name.removesuffix("+c")
+    return f"the cuda backend has no attention over {name}: it multiplies floats of 16 bits (f16, bf16)"
