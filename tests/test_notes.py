@@ -66,7 +66,7 @@ def test_float_weights_that_take_no_graph_on_a_gpu() -> None:
         llm = SimpleNamespace(activations=Activations.Q8, model=model, ops=ops)
         return "\n".join(of_session._activations(llm))  # type: ignore[arg-type]
 
-    assert "CUDA graphs are made of layers whose matrices are all quantized" in said("f16")
+    assert "graphs are made of layers whose matrices are all quantized" in said("f16")
     assert said("q8_0") == ""
 
 
