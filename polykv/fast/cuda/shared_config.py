@@ -59,11 +59,12 @@ class SharedConfig:
 
     @property
     def shared(self) -> int:
-        """Bytes of shared memory: levels, turns that are lifted, codes on their way."""
+        """Bytes of shared memory: levels, turns that are lifted, codes on their way and their barriers."""
         stage = 2 * 2 * self.dims * self.turn
         codes = sum(2 * self.crews * kind.slice_bytes(self.width) for kind in (self.k, self.v))
+        barriers = 8 * 4 * self.crews if self.wgmma else 0
         paths = [kind for kind in (self.k, self.v) if kind.path][int(self.one_table) :]
-        return sum(LEVEL << (6 + kind.bits) for kind in paths) + self.stages * stage + self.raw * codes
+        return sum(LEVEL << (6 + kind.bits) for kind in paths) + self.stages * stage + self.raw * (codes + barriers)
 
     def defines(self) -> dict[str, Define]:
         """What kernels/attend_shared.cu is specialised by."""

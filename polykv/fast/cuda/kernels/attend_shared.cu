@@ -21,6 +21,7 @@
 
 extern __shared__ __align__(1024) uint4 memory[];
 
+#include "coming.cuh"
 #include "group_product.cuh"
 #include "halves.cuh"
 
@@ -32,9 +33,10 @@ using Values = Halves<SHARED_V, WIDTH, true>;
 constexpr int K_PART = OCTETS * PATCH, K_STAGE = DIMS / 32 * K_PART, V_PART = DIMS / 8 * PATCH, V_STAGE = TILES * V_PART;
 constexpr int STAGE = K_STAGE + V_STAGE;
 constexpr int STAGES = SHARED_STAGES, RAW = SHARED_RAW;
-// Shared memory: levels, turns that are lifted, codes on their way: of a slice of a tile for each warp.
+// Shared memory: levels, turns that are lifted, codes on their way: of a slice of a tile for each warp; their barriers.
 constexpr int V_TABLE = SHARED_ONE_TABLE ? 0 : Keys::TABLE, STAGES_AT = V_TABLE + Values::TABLE;
 constexpr int K_RAW_AT = STAGES_AT + STAGES * STAGE, V_RAW_AT = K_RAW_AT + 2 * CREWS * RAW * Keys::BYTES;
+constexpr int COMING_AT = V_RAW_AT + 2 * CREWS * RAW * Values::BYTES;
 // Barriers: a stage is full, for each team; it is empty.
 constexpr int FULL = 1, EMPTY = FULL + TEAMS * STAGES;
 
@@ -79,31 +81,21 @@ __device__ __forceinline__ void wait_for_stage(int turn, int teams) {
 
 template <typename Codes, bool VALUES>
 __device__ __forceinline__ void lift_turns(Source source, int crew, int teams, int raw, int lane, Codes& codes) {
-    const u32 mine = shared_address(memory) + raw + (2 * crew + source.unit) * RAW * Codes::BYTES;
+    const u32 base = shared_address(memory);
+    const int warp = threadIdx.x / 32 - 4 * TEAMS;
+    Coming<Codes::BYTES, RAW> coming = {base + raw + (2 * crew + source.unit) * RAW * Codes::BYTES, base + COMING_AT + 8 * RAW * warp};
+    coming.start(lane);
     source.start(crew);
-    auto send = [&](int slot) {
-        if (source.more()) {
-            const u8* from = source.take(Codes::BYTES) + 16 * lane;
-            const u32 to = mine + slot * Codes::BYTES + 16 * lane;
 #pragma unroll
-            for (int at = 0; at < Codes::BYTES; at += 512)
-                if (Codes::BYTES - at >= 512 || 16 * lane < Codes::BYTES - at) copy16(to + at, from + at);
-        }
-        copies_sent();
-    };
-#pragma unroll
-    for (int i = 0; i < RAW - 1; ++i) send(i);
-    int slot = 0;
+    for (int i = 0; i < RAW; ++i) coming.send(source.more() ? source.take(Codes::BYTES) : nullptr, lane);
 #pragma unroll 1
     for (int i = crew; i < source.turns; i += CREWS) {
-        copies_but<RAW - 2>();
-        __syncwarp();
-        send(slot ? slot - 1 : RAW - 1);
+        const u32 at = coming.wait();
         wait_for_stage(i, teams);
         char* stage = (char*)memory + STAGES_AT + i % STAGES * STAGE;
-        codes.each(mine + slot * Codes::BYTES, lane, [&](int n, int at, uint4 x) { *(uint4*)(stage + place<VALUES>(source.unit, n, at)) = x; });
+        codes.each(at, lane, [&](int n, int at, uint4 x) { *(uint4*)(stage + place<VALUES>(source.unit, n, at)) = x; });
         stage_is_full(i, teams);
-        slot = slot + 1 == RAW ? 0 : slot + 1;
+        coming.send(source.more() ? source.take(Codes::BYTES) : nullptr, lane);
     }
 }
 
@@ -156,7 +148,8 @@ __device__ __forceinline__ void mask(float (&x)[1][OCTETS][4], const Item& item,
 
 __device__ __forceinline__ void multiply_turns(const Item& item, const Queries& q, int team, int teams, int turns, float softcap, int window, int seen_from, int lane,
     Softmax<1>& softmax, float (&o)[DIMS / 8][4]) {
-    const u32 base = shared_address(memory) + STAGES_AT;
+    // In units of 16 bytes, as all places of operands are.
+    const u32 base = (shared_address(memory) + STAGES_AT) / 16;
     // Turns from `open` to `closed` - 1 are seen whole by all rows of the warp.
     const int high = max(q.position[0], q.position[1]), low = min(q.position[0], q.position[1]);
     const int lowest = __reduce_min_sync(~0u, low), highest = __reduce_max_sync(~0u, high);
@@ -171,7 +164,7 @@ __device__ __forceinline__ void multiply_turns(const Item& item, const Queries& 
         meet(FULL + TEAMS * (turn % STAGES) + team, 128 + LIFTERS);
         products_begin();
 #pragma unroll
-        for (int d = 0; d < DIMS / 16; ++d) product(x[0], q.of[d], base + turn % STAGES * STAGE + d / 2 * K_PART, d % 2 * 2, d > 0);
+        for (int d = 0; d < DIMS / 16; ++d) product(x[0], q.of[d], base + turn % STAGES * (STAGE / 16) + d / 2 * (K_PART / 16), d % 2 * 2, d > 0);
         products_sent();
     };
     // Scores of a turn become operands; values of the turn before are summed meanwhile.
@@ -181,8 +174,12 @@ __device__ __forceinline__ void multiply_turns(const Item& item, const Queries& 
         cap(x, units, softcap * LOG2E);
 #endif
         if (i < open || i >= closed) mask(x, item, q.position, i * CELLS, window, seen_from, lane % 4);
-        largest_of_warp(x, top);
-        const bool moved = softmax.refit(top, units, by);
+        largest_of_lane(x, top);
+        const bool moved = __any_sync(~0u, softmax.leaves(top, units));
+        if (moved) {
+            largest_of_quad(top);
+            softmax.refit(top, units, by);
+        }
         softmax.weigh(x, units);
         // In both branches: the assembler would wait before there are weights, but it moves nothing over a branch.
         if (moved) {
@@ -200,7 +197,7 @@ __device__ __forceinline__ void multiply_turns(const Item& item, const Queries& 
     auto begin_values = [&](int i) {
         products_begin();
 #pragma unroll
-        for (int u = 0; u < CELLS / 16; ++u) product(o, p[u], base + i % STAGES * STAGE + K_STAGE + u / 2 * V_PART, u % 2 * 2, true);
+        for (int u = 0; u < CELLS / 16; ++u) product(o, p[u], base + i % STAGES * (STAGE / 16) + (K_STAGE + u / 2 * V_PART) / 16, u % 2 * 2, true);
         products_sent();
     };
     begin_keys(0);

@@ -27,15 +27,15 @@ template <int OCTETS> __device__ __forceinline__ void products_over(float (&d)[O
     wgmma_ready(d);
 }
 
-// D[64][8 OCTETS] (+)= A[64][16] B: of octets `along` and `along` + 1 along k, 0 or 2.
+// D[64][8 OCTETS] (+)= A[64][16] B: of octets `along` and `along` + 1 along k, 0 or 2. b: in units of 16 bytes.
 template <int OCTETS> __device__ __forceinline__ void product(float (&d)[OCTETS][4], const u32 (&a)[4], u32 b, int along, bool add) {
     constexpr int NOW = OCTETS >= 16 ? 16 : OCTETS >= 8 ? 8 : 4;
     float(&first)[NOW][4] = *(float(*)[NOW][4])d;
-    const auto matrix = wgmma_matrix(b + 16 * along, PATCH);
+    const auto matrix = wgmma_matrix(b + along, PATCH / 16);
     if constexpr (NOW == 16) wgmma_128(first, a, matrix, add);
     else if constexpr (NOW == 8) wgmma_64(first, a, matrix, add);
     else wgmma_32(first, a, matrix, add);
-    if constexpr (OCTETS > NOW) product(*(float(*)[OCTETS - NOW][4])(d + NOW), a, b + NOW * PATCH, along, add);
+    if constexpr (OCTETS > NOW) product(*(float(*)[OCTETS - NOW][4])(d + NOW), a, b + NOW * PATCH / 16, along, add);
 }
 
 #else
@@ -51,7 +51,7 @@ template <int N> __device__ __forceinline__ void fewer_registers() {}
 template <int OCTETS> __device__ __forceinline__ void product(float (&d)[OCTETS][4], const u32 (&a)[4], u32 b, int along, bool add) {
     // Lane 8 i + r says where row r of matrix i is: those of two octets of n, each with both octets of k.
     const int lane = threadIdx.x % 32;
-    const u32 own = b + in_patches(lane / 16 * 8 + lane % 8, along + lane / 8 % 2);
+    const u32 own = 16 * b + in_patches(lane / 16 * 8 + lane % 8, along + lane / 8 % 2);
 #pragma unroll
     for (int o = 0; o < OCTETS; o += 2) {
         const uint4 w = matrices(own + o * PATCH);

@@ -100,28 +100,23 @@ template <int TYPE, int WIDTH, bool VALUES> struct Scalar {
 
     __device__ __forceinline__ void levels_from(const float*, u32) {}
     template <typename Put> __device__ __forceinline__ void each(u32 at, int lane, const Put& put) {
-        Own codes;
+        // Everything is read first: what is put may be what is read next, for all that the compiler knows.
+        Words<EIGHT ? WIDTH / 4 : WIDTH / 8> codes;
+        Factors<VALUES> scales[WIDTH / 32];
         codes.read(at, lane);
-        Factors<VALUES> scales;
+#pragma unroll
+        for (int s = 0; s < WIDTH / 32; ++s) scales[s].read(at + Own::CODES + 64 * s, lane);
 #pragma unroll
         for (int n = 0; n < WIDTH / 8; ++n) {
-            if (n % 4 == 0) {
-                scales.read(at + Own::CODES + n / 4 * 64, lane);
-                scales.below(LARGEST);
-            }
+            if (n % 4 == 0) scales[n / 4].below(LARGEST);
             u32 low, high, x[4];
-            if constexpr (EIGHT) {
-                u32 both[1][2];
-                codes.group(n, both);
-                low = both[0][0] ^ 0x80808080u, high = both[0][1] ^ 0x80808080u;
-            } else {
-                low = codes.codes.w[n] & 0x0F0F0F0Fu, high = codes.codes.w[n] >> 4 & 0x0F0F0F0Fu;
-            }
+            if constexpr (EIGHT) low = codes.w[2 * n] ^ 0x80808080u, high = codes.w[2 * n + 1] ^ 0x80808080u;
+            else low = codes.w[n] & 0x0F0F0F0Fu, high = codes.w[n] >> 4 & 0x0F0F0F0Fu;
             join(low, 0x64646464u, x[0], x[1]);
             join(high, 0x64646464u, x[2], x[3]);
 #pragma unroll
             for (int i = 0; i < 4; ++i) x[i] = halves_less(x[i], ZERO);
-            put(n, lane, scales.times(x, n));
+            put(n, lane, scales[n / 4].times(x, n));
         }
     }
 };
@@ -149,6 +144,12 @@ template <int WIDTH, bool VALUES> struct Halves<F16, WIDTH, VALUES> {
     __device__ __forceinline__ void levels_from(const float*, u32) {}
     template <typename Put> __device__ __forceinline__ void each(u32 at, int lane, const Put& put) {
 #pragma unroll
-        for (int n = 0; n < WIDTH / 8; ++n) put(n, lane, shared16(at + 512 * n + 16 * lane));
+        for (int s = 0; s < WIDTH / 32; ++s) {
+            uint4 x[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) x[i] = shared16(at + 2048 * s + 512 * i + 16 * lane);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) put(4 * s + i, lane, x[i]);
+        }
     }
 };
