@@ -99,24 +99,38 @@ template <int TYPE, int WIDTH, bool VALUES> struct Scalar {
     static constexpr u32 ZERO = EIGHT ? 0x64806480 : 0x64086408, LARGEST = EIGHT ? 0x5FFF5FFF : 0x6FFF6FFF;
 
     __device__ __forceinline__ void levels_from(const float*, u32) {}
-    template <typename Put> __device__ __forceinline__ void each(u32 at, int lane, const Put& put) {
-        // Everything is read first: what is put may be what is read next, for all that the compiler knows.
-        Words<EIGHT ? WIDTH / 4 : WIDTH / 8> codes;
-        Factors<VALUES> scales[WIDTH / 32];
-        codes.read(at, lane);
+    // Codes of four groups, and their scales.
+    struct Four {
+        u32 w[EIGHT ? 8 : 4];
+        Factors<VALUES> scales;
+        __device__ __forceinline__ void read(u32 at, int s, int lane) {
 #pragma unroll
-        for (int s = 0; s < WIDTH / 32; ++s) scales[s].read(at + Own::CODES + 64 * s, lane);
+            for (int i = 0; i < (EIGHT ? 2 : 1); ++i) {
+                const uint4 x = shared16(at + (EIGHT ? 1024 : 512) * s + 512 * i + 16 * lane);
+                w[4 * i] = x.x, w[4 * i + 1] = x.y, w[4 * i + 2] = x.z, w[4 * i + 3] = x.w;
+            }
+            scales.read(at + Own::CODES + 64 * s, lane);
+        }
+    };
+    template <typename Put> __device__ __forceinline__ void each(u32 at, int lane, const Put& put) {
+        // The next are read before these are put: no compiler knows that they are not what is put.
+        Four of, next;
+        of.read(at, 0, lane);
 #pragma unroll
         for (int n = 0; n < WIDTH / 8; ++n) {
-            if (n % 4 == 0) scales[n / 4].below(LARGEST);
+            if (n % 4 == 0) {
+                if (n + 4 < WIDTH / 8) next.read(at, n / 4 + 1, lane);
+                of.scales.below(LARGEST);
+            }
             u32 low, high, x[4];
-            if constexpr (EIGHT) low = codes.w[2 * n] ^ 0x80808080u, high = codes.w[2 * n + 1] ^ 0x80808080u;
-            else low = codes.w[n] & 0x0F0F0F0Fu, high = codes.w[n] >> 4 & 0x0F0F0F0Fu;
+            if constexpr (EIGHT) low = of.w[n % 4 * 2] ^ 0x80808080u, high = of.w[n % 4 * 2 + 1] ^ 0x80808080u;
+            else low = of.w[n % 4] & 0x0F0F0F0Fu, high = of.w[n % 4] >> 4 & 0x0F0F0F0Fu;
             join(low, 0x64646464u, x[0], x[1]);
             join(high, 0x64646464u, x[2], x[3]);
 #pragma unroll
             for (int i = 0; i < 4; ++i) x[i] = halves_less(x[i], ZERO);
-            put(n, lane, scales[n / 4].times(x, n));
+            put(n, lane, of.scales.times(x, n));
+            if (n % 4 == 3) of = next;
         }
     }
 };
@@ -144,12 +158,9 @@ template <int WIDTH, bool VALUES> struct Halves<F16, WIDTH, VALUES> {
     __device__ __forceinline__ void levels_from(const float*, u32) {}
     template <typename Put> __device__ __forceinline__ void each(u32 at, int lane, const Put& put) {
 #pragma unroll
-        for (int s = 0; s < WIDTH / 32; ++s) {
-            uint4 x[4];
-#pragma unroll
-            for (int i = 0; i < 4; ++i) x[i] = shared16(at + 2048 * s + 512 * i + 16 * lane);
-#pragma unroll
-            for (int i = 0; i < 4; ++i) put(4 * s + i, lane, x[i]);
+        for (int n = 0; n < WIDTH / 8; n += 2) {
+            const uint4 first = shared16(at + 512 * n + 16 * lane), second = shared16(at + 512 * n + 512 + 16 * lane);
+            put(n, lane, first), put(n + 1, lane, second);
         }
     }
 };
