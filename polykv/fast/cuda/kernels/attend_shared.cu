@@ -37,8 +37,10 @@ constexpr int STAGES = SHARED_STAGES, RAW = SHARED_RAW;
 constexpr int V_TABLE = SHARED_ONE_TABLE ? 0 : Keys::TABLE, STAGES_AT = V_TABLE + Values::TABLE;
 constexpr int K_RAW_AT = STAGES_AT + STAGES * STAGE, V_RAW_AT = K_RAW_AT + 2 * CREWS * RAW * Keys::BYTES;
 constexpr int COMING_AT = V_RAW_AT + 2 * CREWS * RAW * Values::BYTES;
-// Barriers: a stage is full, for each team; it is empty.
+// Barriers: a stage is full, for each team; it is empty. A stage is always filled by the same crew, or warps of two might meet at
+// the barrier of one.
 constexpr int FULL = 1, EMPTY = FULL + TEAMS * STAGES;
+static_assert(STAGES % CREWS == 0 && EMPTY + STAGES <= 16, "barriers");
 
 using Scores = float[1][OCTETS][4];
 using Weights = u32[CELLS / 16][4];
@@ -47,62 +49,7 @@ struct Item {
     int table, first, count, start, old, row, rows, head, heads;
 };
 
-// Of K or V: where tiles of the item lie, and what a warp lifts of a turn, slice `unit` % SLICES of tile `unit` / SLICES.
-// Turns are asked for one after the other, those of a crew; the block of the next one is read before it is needed. Behind the
-// last turn with cells that one comes again.
-struct Source {
-    const u8* data;
-    const int* table;
-    long long block;
-    int shift, first, turns, last, tile_bytes, unit, turn, next;
-
-    __device__ __forceinline__ int cell() const { return first + min(turn, last) * CELLS; }
-    __device__ __forceinline__ void start(int crew) { turn = crew, next = turn < turns ? __ldg(table + (cell() >> shift)) : 0; }
-    __device__ __forceinline__ bool more() const { return turn < turns; }
-    __device__ __forceinline__ const u8* take(int part) {
-        const int cell = this->cell(), tile = (cell & (1 << shift) - 1) / TILE + unit / SLICES;
-        const u8* from = data + next * block + tile * tile_bytes + unit % SLICES * part;
-        turn += CREWS;
-        if (turn < turns) next = __ldg(table + (this->cell() >> shift));
-        return from;
-    }
-};
-
-// Where group n of a lane goes in a stage, of this unit.
-template <bool VALUES> __device__ __forceinline__ int place(int unit, int n, int lane) {
-    const int g = lane / 4, t = lane % 4, tile = unit / SLICES, octet = unit % SLICES * (WIDTH / 8);
-    if (VALUES) return K_STAGE + tile * V_PART + in_patches(8 * (octet + n) + g, t);
-    return (octet + n) / 4 * K_PART + in_patches(8 * (4 * tile + g / 2) + n % 4 * 2 + g % 2, t);
-}
-
-// The stage of a turn that is so many, at most STAGES, after that of `stage`.
-__device__ __forceinline__ int stage_after(int stage, int more) { return stage + more >= STAGES ? stage + more - STAGES : stage + more; }
-
-__device__ __forceinline__ void stage_is_full(int stage, int teams) {
-    wgmma_sees();
-    for (int team = 0; team < teams; ++team) arrive(FULL + TEAMS * stage + team, 128 + LIFTERS);
-}
-
-template <typename Codes, bool VALUES>
-__device__ __forceinline__ void lift_turns(Source source, int warp, int crew, int teams, int raw, int lane, Codes& codes) {
-    const u32 base = shared_address(memory);
-    Coming<Codes::BYTES, RAW> coming = {base + raw + (2 * crew + source.unit) * RAW * Codes::BYTES, base + COMING_AT + 8 * RAW * (warp - 4 * TEAMS)};
-    coming.start(lane);
-    source.start(crew);
-#pragma unroll
-    for (int i = 0; i < RAW; ++i) coming.send(source.more() ? source.take(Codes::BYTES) : nullptr, lane);
-    int stage = crew;
-#pragma unroll 1
-    for (int i = crew; i < source.turns; i += CREWS) {
-        const u32 at = coming.wait();
-        if (i >= STAGES) meet(EMPTY + stage, LIFTERS + 128 * teams);
-        char* to = (char*)memory + STAGES_AT + stage * STAGE;
-        codes.each(at, lane, [&](int n, int at, uint4 x) { *(uint4*)(to + place<VALUES>(source.unit, n, at)) = x; });
-        stage_is_full(stage, teams);
-        stage = stage_after(stage, CREWS);
-        coming.send(source.more() ? source.take(Codes::BYTES) : nullptr, lane);
-    }
-}
+#include "shared_lift.cuh"
 
 // Queries of a lane's two rows as operands, scaled such that the largest value of a row becomes 1024: none overflows, and what
 // is lost below is 2^-34 of it. worth: what a unit of their scores is.
@@ -110,7 +57,7 @@ struct Queries {
     u32 of[DIMS / 16][4];
     float worth[2];
 
-    __device__ __forceinline__ void read(const float* q, const Item& item, const int* rows, const int* positions, int first, int n_heads, int group, float unit, int lane, int (&position)[2]) {
+    __device__ __forceinline__ void read(const float* q, const Item& item, const int* rows, int first, int n_heads, int group, float unit, int lane) {
         const int g = lane / 4, t = lane % 4;
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
@@ -129,167 +76,17 @@ struct Queries {
             top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
             const float by = top > 0 ? 1024.0f / top : 1.0f;
             worth[r] = (top > 0 ? top / 1024.0f : 1.0f) * unit;
-            position[r] = used ? positions[row] : -1;
 #pragma unroll
             for (int d = 0; d < DIMS / 8; ++d) of[d / 2][d % 2 * 2 + r] = f32_to_f16x2(x[d].x * by, x[d].y * by);
         }
     }
 };
 
-// Cells that a row does not see get no weight; first: that of the turn.
-__device__ __forceinline__ void mask(Scores& x, const int (&begin)[2], const int (&end)[2], int first, int t) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-#pragma unroll
-        for (int e = 0; e < 2 * OCTETS; ++e) {
-            const int cell = first + e / 8 * TILE + 8 * t + e % 8;
-            if (cell < begin[r] || cell >= end[r]) x[0][e / 2][2 * r + e % 2] = BELOW_ALL;
-        }
-    }
-}
-
-// What a warp that multiplies has to know of its item.
-struct Work {
-    const Queries& q;
-    int team, teams, turns, lane;
-    float softcap;
-    // Cells of the item that a lane's rows see; turns from `open` to `closed` - 1 are seen whole by all rows of the warp.
-    int begin[2], end[2], open, closed;
-    // Of the first stage, in units of 16 bytes, as all places of operands are.
-    u32 base;
-
-    __device__ __forceinline__ void start(const Item& item, const int (&position)[2], int window, int seen_from) {
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            end[r] = min(item.count, position[r] + 1 - item.start);
-            begin[r] = max(seen_from, window > 0 ? position[r] - window + 1 : 0) - item.start;
-        }
-        closed = max(0, __reduce_min_sync(~0u, min(end[0], end[1]))) / CELLS;
-        open = (max(0, __reduce_max_sync(~0u, max(begin[0], begin[1]))) + CELLS - 1) / CELLS;
-        base = (shared_address(memory) + STAGES_AT) / 16;
-    }
-    __device__ __forceinline__ void wait_for(int stage) const { meet(FULL + TEAMS * stage + team, 128 + LIFTERS); }
-    // A turn that has been multiplied, and its stage.
-    __device__ __forceinline__ void is_done(int turn, int stage) const {
-        if (turn + STAGES < turns) arrive(EMPTY + stage, LIFTERS + 128 * teams);
-    }
-    // Where octets of 16 dims of keys, or of 16 cells of values, are.
-    __device__ __forceinline__ u32 keys_at(int stage, int d) const { return base + stage * (STAGE / 16) + d / 2 * (K_PART / 16); }
-    __device__ __forceinline__ u32 values_at(int stage, int u) const { return base + stage * (STAGE / 16) + (K_STAGE + u / 2 * V_PART) / 16; }
-    // Scores as the softmax takes them, and their units.
-    __device__ __forceinline__ void finish(int i, Scores& x, float (&units)[2]) const {
-        units[0] = q.worth[0], units[1] = q.worth[1];
-#if SHARED_CAP
-        cap(x, units, softcap * LOG2E);
-#endif
-        if (i < open || i >= closed) mask(x, begin, end, i * CELLS, lane % 4);
-    }
-    // Scores to weights. When one of more than 2^most would come sums are multiplied with `by`: then it is true.
-    __device__ __forceinline__ bool weigh(int i, Scores& x, Softmax<1>& softmax, float most, float (&by)[2]) const {
-        float units[2], top[2];
-        finish(i, x, units);
-        largest_of_warp(x, top);
-        const bool moved = softmax.refit(top, units, by, most);
-        softmax.weigh(x, units);
-        return moved;
-    }
-};
-
-__device__ __forceinline__ void rescale(float (&o)[DIMS / 8][4], const float (&by)[2]) {
-#pragma unroll
-    for (int e = 0; e < DIMS / 2; ++e) o[e / 4][e % 4] *= by[e % 4 / 2];
-}
-
-__device__ __forceinline__ void weights_to(Weights& p, const Scores& x) {
-#pragma unroll
-    for (int u = 0; u < CELLS / 16; ++u) {
-        const uint4 w = operands(x[0][2 * u], x[0][2 * u + 1]);
-        p[u][0] = w.x, p[u][1] = w.y, p[u][2] = w.z, p[u][3] = w.w;
-    }
-}
-
-__device__ __forceinline__ void keys(const Work& work, int stage, Scores& x) {
-#pragma unroll
-    for (int d = 0; d < DIMS / 16; ++d) product(x[0], work.q.of[d], work.keys_at(stage, d), d % 2 * 2, d > 0);
-    products_sent();
-}
-
-__device__ __forceinline__ void values(const Work& work, int stage, const Weights& p, float (&o)[DIMS / 8][4]) {
-    products_begin();
-#pragma unroll
-    for (int u = 0; u < CELLS / 16; ++u) product(o, p[u], work.values_at(stage, u), u % 2 * 2, true);
-    products_sent();
-}
-
-#if SHARED_WGMMA
-// While a warp weighs the scores of turn i the tensor cores have the keys of the next and the values of the one before. It
-// weighs them as if the reference stayed. Whether it does, the weights' sum tells; if not, the warp multiplies the keys of the
-// turn again, by itself, and looks for the largest score.
-__device__ __forceinline__ void turn_of(const Work& work, int i, int& stage, Scores& x, Scores& next, Weights& p, Softmax<1>& softmax, float (&o)[DIMS / 8][4]) {
-    float by[2], sum[2], units[2];
-    // Behind the last turn nobody needs what comes of whatever is there.
-    const int coming = stage_after(stage, 1);
-    if (i + 1 < work.turns) work.wait_for(coming);
-    keys(work, coming, next);
-    work.finish(i, x, units);
-    // In both branches: the assembler would wait before there are weights, but it moves nothing over a branch.
-    if (!__any_sync(~0u, !softmax.weigh_as_before(x, units, sum))) {
-        softmax.total[0] += sum[0], softmax.total[1] += sum[1];
-        products_over(o);
-    } else {
-        products_but<0>(o);
-#pragma unroll
-        for (int d = 0; d < DIMS / 16; ++d) product_of_warp(x[0], work.q.of[d], work.keys_at(stage, d), d % 2 * 2, d > 0);
-        if (work.weigh(i, x, softmax, MOST - 4, by)) rescale(o, by);
-    }
-    products_ready(next[0]);
-    if (i > 0) work.is_done(i - 1, stage_after(stage, STAGES - 1));
-    weights_to(p, x);
-    values(work, stage, p, o);
-    stage = coming;
-}
-
-__device__ __forceinline__ void multiply_turns(const Work& work, Softmax<1>& softmax, float (&o)[DIMS / 8][4]) {
-    Scores x[2];
-    Weights p;
-    float by[2];
-    work.wait_for(0);
-    products_begin();
-    keys(work, 0, x[0]);
-    products_but<0>(x[0][0]);
-    // Only for a reference.
-    work.weigh(0, x[0], softmax, MOST - 4, by);
-    softmax.total[0] = softmax.total[1] = 0;
-    products_begin();
-    keys(work, 0, x[0]);
-    products_but<0>(x[0][0]);
-    int stage = 0;
-#pragma unroll 1
-    for (int i = 0; i < work.turns; i += 2) {
-        turn_of(work, i, stage, x[0], x[1], p, softmax, o);
-        turn_of(work, i + 1, stage, x[1], x[0], p, softmax, o);
-    }
-    products_but<0>(o);
-}
-#else
-__device__ __forceinline__ void multiply_turns(const Work& work, Softmax<1>& softmax, float (&o)[DIMS / 8][4]) {
-#pragma unroll 1
-    for (int i = 0, stage = 0; i < work.turns; ++i, stage = stage_after(stage, 1)) {
-        Scores x;
-        Weights p;
-        float by[2];
-        work.wait_for(stage);
-        keys(work, stage, x);
-        if (work.weigh(i, x, softmax, MOST, by)) rescale(o, by);
-        weights_to(p, x);
-        values(work, stage, p, o);
-        work.is_done(i, stage);
-    }
-}
-#endif
+#include "shared_turns.cuh"
 
 // Sums of the rows, and what they are worth.
-__device__ __forceinline__ void results_out(const Item& item, Softmax<1>& softmax, const float (&o)[DIMS / 8][4], int first, int lane, float* part, float2* part_ml) {
+__device__ __forceinline__ void results_out(const Item& item, Softmax<1>& softmax, const float (&o)[DIMS / 8][4], float* part, float2* part_ml) {
+    const int thread = thread_again(), lane = thread % 32, first = thread / 32 * 16;
     const long long mine = (long long)(blockIdx.x * gridDim.y + blockIdx.y) * QUERIES;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -330,12 +127,12 @@ attend_shared(const float* q, const Item* items, const int* rows, const int* pos
         const int unit = warp % 2, crew = warp / 4 - TEAMS, *table = blocks + item.table;
         // K and V take turns on the schedulers, or one of them would have all of the longer work.
         if (warp % 4 / 2 == crew) {
-            const Source source = {k + blockIdx.y * k_head, table, k_block, shift, item.first, turns, last, SLICES * Keys::BYTES, unit};
+            const Source source = {k + blockIdx.y * k_head, table, k_block, shift, item.first, turns, last, Keys::BYTES, unit};
             Keys keys;
             keys.levels_from(Keys::TABLE ? tables : k_levels, gridDim.z);
             lift_turns<Keys, false>(source, warp, crew, teams, K_RAW_AT, lane, keys);
         } else {
-            const Source source = {v + blockIdx.y * v_head, table, v_block, shift, item.first, turns, last, SLICES * Values::BYTES, unit};
+            const Source source = {v + blockIdx.y * v_head, table, v_block, shift, item.first, turns, last, Values::BYTES, unit};
             Values values;
             values.levels_from(Values::TABLE ? tables + V_TABLE / 4 : v_levels, gridDim.z);
             lift_turns<Values, true>(source, warp, crew, teams, V_RAW_AT, lane, values);
@@ -346,15 +143,13 @@ attend_shared(const float* q, const Item* items, const int* rows, const int* pos
         Queries queries;
         Softmax<1> softmax;
         float o[DIMS / 8][4];
-        const int first = 16 * warp;
-        int position[2];
-        queries.read(q, item, rows, positions, first, n_heads, group, unit, lane, position);
-        Work work = {queries, warp / 4, teams, turns, lane, softcap};
-        work.start(item, position, window, seen_from);
+        queries.read(q, item, rows, 16 * warp, n_heads, group, unit, lane);
+        Work work = {queries, items, rows, positions, warp / 4, teams, turns, window, seen_from, softcap};
+        work.start();
         softmax.clear();
 #pragma unroll
         for (int e = 0; e < DIMS / 2; ++e) o[e / 4][e % 4] = 0;
         multiply_turns(work, softmax, o);
-        results_out(item, softmax, o, first, lane, part, part_ml);
+        results_out(items[blockIdx.x], softmax, o, part, part_ml);
     }
 }

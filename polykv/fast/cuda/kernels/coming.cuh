@@ -1,7 +1,7 @@
 // Codes of a warp on their way to shared memory: PLACES regions of BYTES, filled in their turn.
 //
-//     Coming<4352, 3> codes = {places, barriers};  codes.start(lane);  for (i..3) codes.send(from or null, lane);
-//     codes.wait(); ...read at codes.at()...  codes.send(the next but two, lane);
+//     Coming<4352, 3> codes = {places, barriers};  codes.start(lane);  for (i..3) codes.send(from, i, true, lane);
+//     at = codes.wait(); ...read...  codes.send(from, 3, true, lane);
 //
 // On compute capability 9.0 a region is one copy (SHARED_WGMMA): the fence after lifting waits for all copies of 16 bytes
 // that are under way, and its turn with them. Elsewhere lanes copy 16 bytes each.
@@ -26,22 +26,23 @@ template <int BYTES, int PLACES> struct Coming {
 #endif
     }
 
-    // Into the region that was read the longest ago, once all lanes have read it.
-    __device__ __forceinline__ void send(const u8* from, int lane) {
+    // Into the region that was read the longest ago, once all lanes have read it: what lane `who` says, if anything comes.
+    __device__ __forceinline__ void send(const u8* from, int who, bool more, int lane) {
         __syncwarp();
         const u32 place = places + to * BYTES;
 #if SHARED_WGMMA
-        if (from && lane == 0) bulk_copy(place, from, BYTES, barriers + 8 * to);
+        if (more && lane == who) bulk_copy(place, from, BYTES, barriers + 8 * to);
 #else
-        if (from)
+        const u8* its = (const u8*)__shfl_sync(~0u, (unsigned long long)from, who);
+        if (more)
 #pragma unroll
-            for (int at = 16 * lane; at < BYTES; at += 512) copy16(place + at, from + at);
+            for (int at = 16 * lane; at < BYTES; at += 512) copy16(place + at, its + at);
         copies_sent();
 #endif
         to = to + 1 == PLACES ? 0 : to + 1;
     }
 
-    // For the next region, which is then at `at()`.
+    // For the next region; where it is.
     __device__ __forceinline__ u32 wait() {
         const u32 place = places + now * BYTES;
 #if SHARED_WGMMA

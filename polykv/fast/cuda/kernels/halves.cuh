@@ -13,20 +13,19 @@
 template <bool VALUES> struct Factors {
     u32 of[4];
 
-    __device__ __forceinline__ void read(u32 at, int lane) {
+    // MOST: what they are at most, as a pair, if anything.
+    template <u32 MOST = 0> __device__ __forceinline__ void read(u32 at, int lane) {
         const int g = lane / 4, t = lane % 4;
+        const auto least = [](u32 x) { return MOST ? halves_least(x, MOST) : x; };
         if constexpr (VALUES) {
             const uint4 x = shared16(at + 16 * t);
-            of[0] = pick(x.x, x.z, 0x5410), of[1] = pick(x.x, x.z, 0x7632), of[2] = pick(x.y, x.w, 0x5410), of[3] = pick(x.y, x.w, 0x7632);
+            const u32 a = least(x.x), b = least(x.y), c = least(x.z), d = least(x.w);
+            of[0] = pick(a, c, 0x5410), of[1] = pick(a, c, 0x7632), of[2] = pick(b, d, 0x5410), of[3] = pick(b, d, 0x7632);
         } else {
             const uint2 x = shared8(at + 8 * g);
-            of[0] = pick(x.x, 0, 0x1010), of[1] = pick(x.x, 0, 0x3232), of[2] = pick(x.y, 0, 0x1010), of[3] = pick(x.y, 0, 0x3232);
+            const u32 a = least(x.x), b = least(x.y);
+            of[0] = pick(a, 0, 0x1010), of[1] = pick(a, 0, 0x3232), of[2] = pick(b, 0, 0x1010), of[3] = pick(b, 0, 0x3232);
         }
-    }
-    // No product with a code is more than a half holds.
-    __device__ __forceinline__ void below(u32 most) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) of[i] = halves_least(of[i], most);
     }
     __device__ __forceinline__ uint4 times(const u32 (&x)[4], int n) const {
         if (VALUES) return {halves_times(x[0], of[0]), halves_times(x[1], of[1]), halves_times(x[2], of[2]), halves_times(x[3], of[3])};
@@ -109,7 +108,8 @@ template <int TYPE, int WIDTH, bool VALUES> struct Scalar {
                 const uint4 x = shared16(at + (EIGHT ? 1024 : 512) * s + 512 * i + 16 * lane);
                 w[4 * i] = x.x, w[4 * i + 1] = x.y, w[4 * i + 2] = x.z, w[4 * i + 3] = x.w;
             }
-            scales.read(at + Own::CODES + 64 * s, lane);
+            // No product with a code is more than a half holds.
+            scales.template read<LARGEST>(at + Own::CODES + 64 * s, lane);
         }
     };
     template <typename Put> __device__ __forceinline__ void each(u32 at, int lane, const Put& put) {
@@ -118,10 +118,7 @@ template <int TYPE, int WIDTH, bool VALUES> struct Scalar {
         of.read(at, 0, lane);
 #pragma unroll
         for (int n = 0; n < WIDTH / 8; ++n) {
-            if (n % 4 == 0) {
-                if (n + 4 < WIDTH / 8) next.read(at, n / 4 + 1, lane);
-                of.scales.below(LARGEST);
-            }
+            if (n % 4 == 0 && n + 4 < WIDTH / 8) next.read(at, n / 4 + 1, lane);
             u32 low, high, x[4];
             if constexpr (EIGHT) low = of.w[n % 4 * 2] ^ 0x80808080u, high = of.w[n % 4 * 2 + 1] ^ 0x80808080u;
             else low = of.w[n % 4] & 0x0F0F0F0Fu, high = of.w[n % 4] >> 4 & 0x0F0F0F0Fu;
