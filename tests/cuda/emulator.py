@@ -19,7 +19,7 @@ from typing import Any
 
 import host
 import numpy as np
-from instructions import HALF_PAIRS, TENSOR, WGMMA
+from instructions import BULK, HALF_PAIRS, TENSOR, WGMMA
 
 from polykv.fast.cuda.source import Defines, source
 
@@ -197,6 +197,7 @@ INSTEAD = {
     "mma.cuh": TENSOR,
     "half_pairs.cuh": HALF_PAIRS,
     "wgmma.cuh": WGMMA,
+    "bulk.cuh": BULK,
 }
 
 

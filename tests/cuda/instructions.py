@@ -152,6 +152,7 @@ struct Product { float (*d)[4]; int octets; float a[2][16]; Operand b; int add; 
 static std::vector<Product> products[1024];
 static std::vector<std::vector<Product>> product_groups[1024];
 static Operand wgmma_matrix(u32 at, int along_n) {
+    at *= 16, along_n *= 16;
     if (at % 512 >= 64 || at % 32 || along_n % 512) __builtin_trap();
     return {at, along_n};
 }
@@ -200,4 +201,34 @@ static void wgmma_64(float (&d)[8][4], const u32 (&a)[4], Operand b, int add) { 
 static void wgmma_128(float (&d)[16][4], const u32 (&a)[4], Operand b, int add) { wgmma_of(d, a, b, add); }
 template <int N> static void more_registers() {}
 template <int N> static void fewer_registers() {}
+"""
+
+# Copies of whole regions come when a lane waits for them, and not before.
+BULK = r"""
+struct Bulk { u32 barrier; long phases; std::vector<Copy> coming; int bytes; };
+static std::vector<Bulk> bulks;
+static Bulk& bulk_of(u32 barrier) {
+    for (Bulk& b : bulks)
+        if (b.barrier == barrier) return b;
+    bulks.push_back({barrier, 0, {}, 0});
+    return bulks.back();
+}
+static void bulk_barrier(u32 at) {
+    if (at % 8 || at + 8 > sizeof memory) __builtin_trap();
+    bulk_of(at) = {at, 0, {}, 0};
+}
+static void bulk_sees() {}
+static void bulk_copy(u32 to, const void* from, int bytes, u32 barrier) {
+    Bulk& b = bulk_of(barrier);
+    if (to % 16 || (uintptr_t)from % 16 || bytes % 16 || !b.coming.empty()) __builtin_trap();
+    b.coming.push_back({to, from}), b.bytes = bytes;
+}
+static void bulk_wait(u32 barrier, int odd) {
+    Bulk& b = bulk_of(barrier);
+    if (b.phases % 2 == odd) {
+        if (b.coming.empty()) __builtin_trap();
+        memcpy((char*)memory + b.coming[0].to, b.coming[0].from, b.bytes);
+        b.coming.clear(), ++b.phases;
+    }
+}
 """
