@@ -13,6 +13,7 @@ import numpy as np
 
 from polykv.fast.cuda.compile import kernel, launch
 from polykv.fast.cuda.device import cupy, device
+from polykv.fast.cuda.linear_staged import cut_of
 from polykv.fast.cuda.source import Define
 from polykv.fast.cuda.weights import own, type_name
 from polykv.types import WEIGHT_BLOCK, MatrixType, QuantTensor, WeightType
@@ -64,7 +65,13 @@ def quantize(x: Any, tiles: bool) -> Int8Rows:
 def product(y: Any, w: QuantTensor, x: Int8Rows) -> None:
     """y [R, rows] = x W^T. Rows for tiles are at most the last of TILE_ROWS; ValueError for more."""
     arguments = (y, own(w), x.codes, x.scales, x.n, w.rows, w.cols)
-    if x.tiles:
+    cut = cut_of(w) if x.tiles and x.n > 1 else None
+    if cut is not None:
+        rows = tile_rows(x.n)
+        made = kernel("linear_staged.cu", "linear_staged", **cut.defines(w.type, rows))
+        grid = (-(-w.rows // cut.height) * cut.split,)
+        launch(made, grid, (cut.threads,), arguments, shared=cut.shared(w.type, rows))
+    elif x.tiles:
         rows = tile_rows(x.n)
         warps, groups = tile_block(w)
         made = kernel("linear_tiles.cu", "linear_tiles", **tile_defines(w.type, rows, warps, groups))
