@@ -31,7 +31,7 @@ MOST, WIDE = 8, 5
 # What a block takes to start and to end, in the time of a band.
 START = 3
 # tiles, ahead, turns of a cut: the best first.
-DEPTHS = ((2, 2, 3), (1, 3, 3), (1, 2, 3), (1, 2, 2))
+DEPTHS = ((2, 2, 3), (1, 2, 3), (1, 2, 2))
 # Compute capability that has clusters; a kilobyte of every block's shared memory is the system's.
 CLUSTERS, RESERVED = (9, 0), 1024
 
@@ -97,7 +97,7 @@ def cut(kind: MatrixType, rows: int, cols: int, processors: int, shared: int, cl
     >>> cut(WeightType.Q4_0, 28672, 4096, 132, 228 << 10, True)
     Cut(bands=7, parts=2, tiles=2, ahead=2, turns=3, split=1)
     >>> cut(WeightType.Q4_0, 6144, 4096, 132, 228 << 10, True)
-    Cut(bands=3, parts=4, tiles=1, ahead=3, turns=3, split=2)
+    Cut(bands=3, parts=4, tiles=1, ahead=2, turns=3, split=2)
     """
     if kind not in BYTES or cols % (2 * TILE) or rows % 4 or rows < BAND:
         return None
