@@ -1,6 +1,7 @@
 """Products of packed weights with a few rows of int8 activations: on tensor cores where rows of W are whole tiles.
 
-linear_tiles.cu    cols a multiple of TILE: up to 32 rows of x at the cost of one
+linear_staged.cu   2 to 32 rows of x, types and shapes of linear_staged.py: W and x come through shared memory
+linear_tiles.cu    other types, and a single row of those with blocks of 256 values: cols a multiple of TILE
 linear_few.cu      any cols, by dp4a: a warp has one row of W
 """
 

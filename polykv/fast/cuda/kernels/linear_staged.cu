@@ -1,15 +1,16 @@
 // y = x W^T for 2 to LINEAR_ROWS rows x and packed W whose rows are multiples of 256 values, on tensor cores: W and x come
 // through shared memory.
 //
-// Defines: WEIGHT_TYPE, LINEAR_ROWS (8, 16, 24, 32), LINEAR_BANDS, LINEAR_PARTS, LINEAR_TILES, LINEAR_AHEAD,
-// LINEAR_SPLIT.
-// A block has 32 LINEAR_BANDS rows of W and, of LINEAR_SPLIT blocks of a cluster, its share of the columns, LINEAR_PARTS tiles of
-// 128 at a time: warp w has band w % LINEAR_BANDS and tile w / LINEAR_BANDS of them. Its own W comes LINEAR_STAGES tiles ahead,
-// without a barrier; x for all warps one stage ahead, through registers. At the end sums of parts, then of blocks, are added in
-// their order, which depends on the shape of W alone: a row of y is the same for any number of rows.
+// Defines: WEIGHT_TYPE, LINEAR_ROWS (8, 16, 24, 32), LINEAR_BANDS, LINEAR_PARTS, LINEAR_TILES, LINEAR_AHEAD, LINEAR_TURNS,
+// LINEAR_SPLIT: how a matrix is cut, see linear_staged.py.
+// A block has bands of 32 rows of W and, of LINEAR_SPLIT blocks of a cluster, its share of the columns. Warp w has band
+// w % LINEAR_BANDS and, at each stage, LINEAR_TILES tiles of 128 columns, those of part w / LINEAR_BANDS. It copies its own W,
+// LINEAR_AHEAD stages at a time, and waits for nobody with it. All threads copy x, in turns: warps may be apart by stages, not
+// by more than LINEAR_TURNS. At the end sums of parts, then of blocks, are added in their order, which depends on the shape of
+// W alone: a row of y is the same for any number of rows.
 //
 // 16 rows of W (operand a of `mma`) times 8 rows of x are sums over 32 columns: integers, which become floats by what they
-// are added to, 1.5 * 2^23 (LINEAR_MAGIC). Scales of W have so few bits that the same times a scale is exact, so one fma
+// are added to, 1.5 * 2^23. Scales of W have so few bits that the same times a scale is exact, so one fma
 // takes it off and scales: scale (sum + magic) - scale magic. A second one multiplies by the scale of x and adds.
 
 #include "follow.cuh"
@@ -106,6 +107,7 @@ struct Step {
     }
 };
 
+// What makes a scaled float of a sum, and the magic number in it.
 struct Scaled {
     float by, less;
     __device__ __forceinline__ Scaled() {}
@@ -113,17 +115,18 @@ struct Scaled {
     __device__ __forceinline__ float of(int c) const { return fmaf(__int_as_float(c), by, less); }
 };
 
-// A tile of W times one of x. odd: whether the numbers of blocks of this lane's rows are.
-__device__ __forceinline__ void add_tile(float (&sums)[PAIRS][CHUNKS][4], Tile& codes, u32 w, u32 x, int i_tile, int tile, int odd, int lane) {
+// Tile `which` of a stage of W, tile `tile` of its rows, times one of x. odd: whether the numbers of blocks of this lane's
+// rows are.
+__device__ __forceinline__ void add_tile(float (&sums)[PAIRS][CHUNKS][4], Tile& codes, u32 w, u32 x, int which, int tile, int odd, int lane) {
     float2 own[2 * PAIRS];
     int magic[4] = {LINEAR_MAGIC, LINEAR_MAGIC, LINEAR_MAGIC, LINEAR_MAGIC};
     for (int& m : magic) keep_in_register(m);
     const u32 row = w + lane / 4 * Tile::PITCH;
 #pragma unroll
-    for (int o = 0; o < 2 * PAIRS; ++o) own[o] = Tile::scales(row + 8 * o * Tile::PITCH, i_tile, lane % 4, tile, odd);
+    for (int o = 0; o < 2 * PAIRS; ++o) own[o] = Tile::scales(row + 8 * o * Tile::PITCH, which, lane % 4, tile, odd);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-        codes.read(w, i_tile, h, lane);
+        codes.read(w, which, h, lane);
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             const int step = Tile::step(h, i), from = lane / 4 * 4 + step;

@@ -1,13 +1,15 @@
-// Packed weights that came to shared memory, as operands of tensor cores: a tile is 128 values of 32 rows of W.
+// Packed weights that come to shared memory, as operands of tensor cores: a tile is 128 values of 32 rows of W.
 //
 // The fields of a row lie side by side, PITCH bytes to a row: an odd number of 16, so that eight rows are in all banks.
 // Steps are taken two at a time, h = 0 and 1: i = 0 and 1 of them is step(h, i), of 32 values. A pair is 16 rows, octets
 // 2 p and 2 p + 1; lane 4 g + q has word q of rows g of both, of each half of 16 values, as `matrices` gives them:
 //
-//     read(at, h)            what steps h of a tile at `at` need
-//     words(a, p, h, i)      operand a: both octets of half 0, then of half 1; four codes each, with or without sign
-//     scales(row, q, tile, odd)   of step q of the row at `row`: x the scale; y that of half 1 (HALVES), or the minimum
-//                            (MINIMUM); odd: whether the number of the row's block in the whole matrix is
+//     read(at, tile, h)      what steps h of a tile need; of the SPAN tiles that lie together at `at`, it is number `tile`
+//     words(a, p, h, i)      operand a: both octets of half 0, then of half 1; four codes each, without sign if UNSIGNED
+//     scales(row, tile, q, number, odd)   of step q of a row of that tile, which has this number in its rows: x the scale; y
+//                            that of half 1 (HALVES), or the minimum (MINIMUM). odd: whether the number of the row's block in
+//                            the whole matrix is
+//     copy(to, number)       SPAN tiles from this one on are on their way
 //
 // A value is scale * word [- minimum]. Words are codes less their zero, times a power of two that spares a shift and that
 // scales are divided by.
