@@ -19,7 +19,7 @@ from typing import Any
 
 import host
 import numpy as np
-from instructions import BULK, HALF_PAIRS, TENSOR, WGMMA
+from instructions import BULK, HALF_PAIRS, TENSOR, TURNS, WGMMA
 
 from polykv.fast.cuda.source import Defines, source
 
@@ -176,6 +176,19 @@ mma_s8_32_from(int (&d)[4], const int (&c)[4], unsigned a0, unsigned a1, unsigne
     memcpy(d, c, sizeof d);
     mma_s8_32(d, a0, a1, a2, a3, b);
 }
+static void
+mma_u8_32_from(int (&d)[4], const int (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, uint2 b) {
+    // Bytes without sign are 128 more than those with their upper bit turned.
+    const unsigned top = 0x80808080u, all = 0x01010101u;
+    mma_s8_32_from(d, c, a0 ^ top, a1 ^ top, a2 ^ top, a3 ^ top, b);
+    int sums[4] = {};
+    mma_s8_32(sums, all, all, all, all, b);
+    for (int i = 0; i < 4; ++i) d[i] += 128 * sums[i];
+}
+static void mma_s8_16_from(int (&d)[4], const int (&c)[4], unsigned a0, unsigned a1, unsigned b) {
+    memcpy(d, c, sizeof d);
+    mma_s8_16(d, a0, a1, b);
+}
 static void keep_in_register(int&) {}
 static int two_times(unsigned word, int by, int start) { return start + by * ((short)word + ((int)word >> 16)); }
 """
@@ -198,6 +211,7 @@ INSTEAD = {
     "half_pairs.cuh": HALF_PAIRS,
     "wgmma.cuh": WGMMA,
     "bulk.cuh": BULK,
+    "turns.cuh": TURNS,
 }
 
 
