@@ -33,7 +33,6 @@ using std::max;
 #define __launch_bounds__(...)
 static float2 make_float2(float x, float y) { return {x, y}; }
 static float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
-static uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 static uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 struct Place { unsigned x, y, z; };
 static Place threadIdx, blockIdx, blockDim, gridDim;
@@ -129,12 +128,14 @@ template <typename T> static T __shfl_up_sync(unsigned, T v, int distance) {
     const int lane = threadIdx.x % 32;
     return taken<T>(given(v), lane >= distance ? lane - distance : lane);
 }
-static int __any_sync(unsigned, int v) {
+template <typename F> static int over_warp(int v, int start, F with) {
     const auto all = given(v);
-    int any = 0;
-    for (int i = 0; i < 32; ++i) any |= taken<int>(all, i);
-    return any;
+    for (int i = 0; i < 32; ++i) start = with(start, taken<int>(all, i));
+    return start;
 }
+static int __reduce_min_sync(unsigned, int v) { return over_warp(v, v, [](int a, int b) { return min(a, b); }); }
+static int __reduce_max_sync(unsigned, int v) { return over_warp(v, v, [](int a, int b) { return max(a, b); }); }
+static int __any_sync(unsigned, int v) { return over_warp(v, 0, [](int a, int b) { return a | b; }); }
 static void atomicAnd(unsigned* at, unsigned v) { *at &= v; }
 static void atomicOr(unsigned* at, unsigned v) { *at |= v; }
 template <typename T> static T atomicAdd(T* at, T v) { const T old = *at; *at += v; return old; }

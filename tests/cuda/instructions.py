@@ -12,15 +12,7 @@ alignas(1024) static uint4 memory[1 << 14];
 
 static int __float2int_rn(float x) { return (int)lrintf(x); }
 static u32 __umulhi(u32 a, u32 b) { return (u32)((uint64_t)a * b >> 32); }
-static u32 __funnelshift_r(u32 low, u32 high, int n) { return (u32)(((uint64_t)high << 32 | low) >> (n & 31)); }
 template <typename T> static T __shfl_sync(unsigned, T v, int lane) { return taken<T>(given(v), lane); }
-template <typename F> static int over_warp(int v, int start, F with) {
-    const auto all = given(v);
-    for (int i = 0; i < 32; ++i) start = with(start, taken<int>(all, i));
-    return start;
-}
-static int __reduce_min_sync(unsigned, int v) { return over_warp(v, v, [](int a, int b) { return min(a, b); }); }
-static int __reduce_max_sync(unsigned, int v) { return over_warp(v, v, [](int a, int b) { return max(a, b); }); }
 static int __all_sync(unsigned, int v) { return over_warp(v != 0, 1, [](int a, int b) { return a & b; }); }
 static u32 __ballot_sync(unsigned, int v) {
     return (u32)over_warp((v != 0) << threadIdx.x % 32, 0, [](int a, int b) { return a | b; });
