@@ -19,7 +19,7 @@ from typing import Any
 
 import host
 import numpy as np
-from instructions import HALF_PAIRS, TENSOR, WGMMA
+from instructions import BULK, HALF_PAIRS, TENSOR, TURNS, WGMMA
 
 from polykv.fast.cuda.source import Defines, source
 
@@ -177,6 +177,19 @@ mma_s8_32_from(int (&d)[4], const int (&c)[4], unsigned a0, unsigned a1, unsigne
     memcpy(d, c, sizeof d);
     mma_s8_32(d, a0, a1, a2, a3, b);
 }
+static void
+mma_u8_32_from(int (&d)[4], const int (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, uint2 b) {
+    // Bytes without sign are 128 more than those with their upper bit turned.
+    const unsigned top = 0x80808080u, all = 0x01010101u;
+    mma_s8_32_from(d, c, a0 ^ top, a1 ^ top, a2 ^ top, a3 ^ top, b);
+    int sums[4] = {};
+    mma_s8_32(sums, all, all, all, all, b);
+    for (int i = 0; i < 4; ++i) d[i] += 128 * sums[i];
+}
+static void mma_s8_16_from(int (&d)[4], const int (&c)[4], unsigned a0, unsigned a1, unsigned b) {
+    memcpy(d, c, sizeof d);
+    mma_s8_16(d, a0, a1, b);
+}
 static void keep_in_register(int&) {}
 static int two_times(unsigned word, int by, int start) { return start + by * ((short)word + ((int)word >> 16)); }
 """
@@ -198,6 +211,8 @@ INSTEAD = {
     "mma.cuh": TENSOR,
     "half_pairs.cuh": HALF_PAIRS,
     "wgmma.cuh": WGMMA,
+    "bulk.cuh": BULK,
+    "turns.cuh": TURNS,
 }
 
 
@@ -230,7 +245,8 @@ class Kernel:
 def argument(value: Any, kind: str) -> np.ndarray:
     """The bytes that the kernel receives; the type must be the one that it declares."""
     if kind.endswith("*"):
-        address = value.ctypes.data if isinstance(value, np.ndarray) else int(value)
+        # As CuPy has it, an empty array lies nowhere: a kernel that reads it all the same does not come far.
+        address = (value.ctypes.data if value.size else 0) if isinstance(value, np.ndarray) else int(value)
         return np.array([address], np.uint64)
     types = {"int": np.int32, "u32": np.uint32, "float": np.float32, "double": np.float64, "long long": np.int64}
     assert np.asarray(value).dtype == types[kind], f"{type(value).__name__} for {kind}"

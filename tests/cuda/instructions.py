@@ -66,13 +66,20 @@ static uint4 shared16(u32 at) { return shared_as<uint4>(at); }
 static uint2 shared8(u32 at) { return shared_as<uint2>(at); }
 static u32 shared4(u32 at) { return shared_as<u32>(at); }
 static u32 shared2(u32 at) { return shared_as<u16>(at); }
-struct Copy { u32 to; const void* from; };
+static void put(u32 at, const void* from, u32 size) {
+    if (at % size || at + size > sizeof memory) __builtin_trap();
+    memcpy((char*)memory + at, from, size);
+}
+static void put8(u32 at, u32 x, u32 y) { const u32 both[] = {x, y}; put(at, both, 8); }
+static void put4(u32 at, float x) { put(at, &x, 4); }
+struct Copy { u32 to; const void* from; int size; };
 static std::vector<Copy> begun[1024];
 static std::vector<std::vector<Copy>> sent[1024];
-static void copy16(u32 to, const void* from) {
-    if (to % 16 || (uintptr_t)from % 16) __builtin_trap();
-    begun[threadIdx.x].push_back({to, from});
+template <int BYTES> static void copy_async(u32 to, const void* from) {
+    if (to % BYTES || (uintptr_t)from % BYTES) __builtin_trap();
+    begun[threadIdx.x].push_back({to, from, BYTES});
 }
+static void copy16(u32 to, const void* from) { copy_async<16>(to, from); }
 static void copies_sent() {
     sent[threadIdx.x].push_back(begun[threadIdx.x]);
     begun[threadIdx.x].clear();
@@ -80,7 +87,7 @@ static void copies_sent() {
 template <int N> static void copies_but() {
     auto& groups = sent[threadIdx.x];
     for (; groups.size() > N; groups.erase(groups.begin()))
-        for (const Copy& c : groups[0]) memcpy((char*)memory + c.to, c.from, 16);
+        for (const Copy& c : groups[0]) memcpy((char*)memory + c.to, c.from, c.size);
 }
 static Meeting teams[16];
 static void meet(int id, int members) {
@@ -93,6 +100,7 @@ static void arrive(int id, int members) {
     ++teams[id].arrived;
     release(teams[id]);
 }
+static float4 loaded16(const float* from) { return *(const float4*)from; }
 static uint4 matrices(u32 at) {
     const auto all = given(at);
     u32 w[4];
@@ -143,6 +151,7 @@ struct Product { float (*d)[4]; int octets; float a[2][16]; Operand b; int add; 
 static std::vector<Product> products[1024];
 static std::vector<std::vector<Product>> product_groups[1024];
 static Operand wgmma_matrix(u32 at, int along_n) {
+    at *= 16, along_n *= 16;
     if (at % 512 >= 64 || at % 32 || along_n % 512) __builtin_trap();
     return {at, along_n};
 }
@@ -191,4 +200,58 @@ static void wgmma_64(float (&d)[8][4], const u32 (&a)[4], Operand b, int add) { 
 static void wgmma_128(float (&d)[16][4], const u32 (&a)[4], Operand b, int add) { wgmma_of(d, a, b, add); }
 template <int N> static void more_registers() {}
 template <int N> static void fewer_registers() {}
+"""
+
+# Copies of whole regions come when a lane waits for them, and not before.
+BULK = r"""
+struct Bulk { u32 barrier; long phases; std::vector<Copy> coming; int bytes; };
+static std::vector<Bulk> bulks;
+static Bulk& bulk_of(u32 barrier) {
+    for (Bulk& b : bulks)
+        if (b.barrier == barrier) return b;
+    bulks.push_back({barrier, 0, {}, 0});
+    return bulks.back();
+}
+static void bulk_barrier(u32 at) {
+    if (at % 8 || at + 8 > sizeof memory) __builtin_trap();
+    bulk_of(at) = {at, 0, {}, 0};
+}
+static void bulk_sees() {}
+static void bulk_copy(u32 to, const void* from, int bytes, u32 barrier) {
+    Bulk& b = bulk_of(barrier);
+    if (to % 16 || (uintptr_t)from % 16 || bytes % 16 || !b.coming.empty()) __builtin_trap();
+    b.coming.push_back({to, from}), b.bytes = bytes;
+}
+static void bulk_wait(u32 barrier, int odd) {
+    Bulk& b = bulk_of(barrier);
+    if (b.phases % 2 == odd) {
+        if (b.coming.empty()) __builtin_trap();
+        memcpy((char*)memory + b.coming[0].to, b.coming[0].from, b.bytes);
+        b.coming.clear(), ++b.phases;
+    }
+}
+"""
+
+# Copies that a thread has begun and not sent are there when it arrives for them.
+TURNS = r"""
+struct Turn { int arrivals, left; long past; };
+static Turn turns[64];
+static Turn& turn_at(u32 at) { return turns[at / 8 % 64]; }
+static void turn_init(u32 at, int arrivals) { turn_at(at) = {arrivals, arrivals, 0}; }
+static void turn_arrive(u32 at) {
+    Turn& turn = turn_at(at);
+    if (--turn.left == 0) turn.left = turn.arrivals, ++turn.past;
+}
+static void turn_arrive_copied(u32 at) {
+    copies_sent();
+    for (const Copy& c : sent[threadIdx.x].back()) memcpy((char*)memory + c.to, c.from, c.size);
+    sent[threadIdx.x].pop_back();
+    turn_arrive(at);
+}
+static void turn_wait(u32 at, int parity) {
+    while ((turn_at(at).past & 1) == parity) {
+        Thread* me = running;
+        swapcontext(&me->context, &home);
+    }
+}
 """

@@ -103,7 +103,7 @@ def while_written(made: Config, layer: LayerKV, written: list[tuple[int, int]]) 
         for block, tile in written:
             old[:, block, tile * size : (tile + 1) * size] ^= 0x55
         found.append((data, old, fresh))
-    with kernel("attend.cu", "attend", **made.defines()).function.late(*found):
+    with kernel(f"{made.file}.cu", made.file, **made.defines()).function.late(*found):
         yield
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Iterator
 
@@ -11,8 +12,11 @@ import pytest
 from prefill_cases import Shape
 from shared_cases import ERROR, STEPS, attention, check
 
+from polykv.cache.codecs import codec
 from polykv.fast.cuda.attend_run import _levels
+from polykv.fast.cuda.layout import kind_of
 from polykv.fast.cuda.lift import levels_of
+from polykv.fast.cuda.shared_config import TYPES, shared_config
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
 
@@ -46,8 +50,10 @@ def test_attention_is_that_of_the_decoded_values(wgmma: bool, case: tuple[str, s
 
 
 def test_both_products_are_those_of_the_decoded_values() -> None:
+    """Some rows see nothing of the first turns of an item, and have no reference when they come to what they see."""
+    shape = Shape(heads=4, window=100)
     for wgmma in (True, False):
-        check(attention("turbo3/q4_0", "agents", Shape(heads=4), wgmma=wgmma), Shape(heads=4))
+        check(attention("turbo3/q4_0", "two", shape, wgmma=wgmma), shape)
 
 
 @pytest.mark.parametrize("pair", ["f16/q8_0", "q8_0/f16"])
@@ -61,6 +67,13 @@ def test_private_cells_are_joined_with_shared_ones(step: str, pair: str) -> None
 def test_smaller_devices_lift_fewer_turns() -> None:
     shape = Shape(heads=4, dim=128)
     check(attention("q8_0/q4_0", "agents", shape, limit=130 << 10, wgmma=False), shape)
+
+
+def test_every_crew_has_stages_of_its_own() -> None:
+    """Else warps of two crews might meet at the barrier of one, and wait for ever."""
+    for wgmma, k in itertools.product((True, False), map(kind_of, map(codec, TYPES))):
+        made = shared_config(k, k, 128, softcap=False, limit=228 << 10, one_table=k.path, wgmma=wgmma)
+        assert made is not None and made.stages % made.crews == 0, (wgmma, k)
 
 
 def test_nan_of_a_row_stays_in_that_row() -> None:

@@ -14,7 +14,7 @@ from polykv.fast.cuda.source import Define
 # Queries of a block, of two teams of four warps that multiply.
 QUERIES, TEAMS = 128, 2
 # Turns that are lifted, and turns of codes under way; the best first.
-CHOICES = ((4, 3), (4, 2), (3, 3), (3, 2), (2, 2))
+CHOICES = ((4, 3), (4, 2), (4, 1), (3, 3), (3, 2), (2, 2))
 # Types that kernels/halves.cuh turns into halves; rows of others read shared cells again for every eight queries.
 TYPES = ("f16", "q8_0", "q4_0", "turbo4", "turbo3", "turbo2", "turbo3_tcq", "turbo2_tcq")
 # Bytes of a level of each state of a path.
@@ -43,6 +43,12 @@ class SharedConfig:
         return 2 if self.wgmma else 1
 
     @property
+    def works(self) -> bool:
+        """Whether there are enough turns, and each crew has stages of its own. Products of warpgroups hold three: the
+        values before, the scores that become weights, the next keys."""
+        return self.stages % self.crews == 0 and self.stages >= (3 if self.wgmma else 2)
+
+    @property
     def threads(self) -> int:
         """Of a block."""
         return 128 * (TEAMS + self.crews)
@@ -59,11 +65,12 @@ class SharedConfig:
 
     @property
     def shared(self) -> int:
-        """Bytes of shared memory: levels, turns that are lifted, codes on their way."""
+        """Bytes of shared memory: levels, turns that are lifted, codes on their way and their barriers."""
         stage = 2 * 2 * self.dims * self.turn
         codes = sum(2 * self.crews * kind.slice_bytes(self.width) for kind in (self.k, self.v))
+        barriers = 8 * 4 * self.crews if self.wgmma else 0
         paths = [kind for kind in (self.k, self.v) if kind.path][int(self.one_table) :]
-        return sum(LEVEL << (6 + kind.bits) for kind in paths) + self.stages * stage + self.raw * codes
+        return sum(LEVEL << (6 + kind.bits) for kind in paths) + self.stages * stage + self.raw * (codes + barriers)
 
     def defines(self) -> dict[str, Define]:
         """What kernels/attend_shared.cu is specialised by."""
@@ -91,4 +98,4 @@ def shared_config(
         return None
     made = (SharedConfig(k, v, width, slices, *choice, softcap, one_table, wgmma) for choice in CHOICES)
     # A kilobyte of every block is the system's.
-    return next((c for c in made if c.shared + 1024 <= limit), None)
+    return next((c for c in made if c.shared + 1024 <= limit and c.works), None)

@@ -21,6 +21,7 @@
 
 extern __shared__ __align__(1024) uint4 memory[];
 
+#include "coming.cuh"
 #include "group_product.cuh"
 #include "halves.cuh"
 
@@ -32,89 +33,31 @@ using Values = Halves<SHARED_V, WIDTH, true>;
 constexpr int K_PART = OCTETS * PATCH, K_STAGE = DIMS / 32 * K_PART, V_PART = DIMS / 8 * PATCH, V_STAGE = TILES * V_PART;
 constexpr int STAGE = K_STAGE + V_STAGE;
 constexpr int STAGES = SHARED_STAGES, RAW = SHARED_RAW;
-// Shared memory: levels, turns that are lifted, codes on their way: of a slice of a tile for each warp.
+// Shared memory: levels, turns that are lifted, codes on their way: of a slice of a tile for each warp; their barriers.
 constexpr int V_TABLE = SHARED_ONE_TABLE ? 0 : Keys::TABLE, STAGES_AT = V_TABLE + Values::TABLE;
 constexpr int K_RAW_AT = STAGES_AT + STAGES * STAGE, V_RAW_AT = K_RAW_AT + 2 * CREWS * RAW * Keys::BYTES;
-// Barriers: a stage is full, for each team; it is empty.
+constexpr int COMING_AT = V_RAW_AT + 2 * CREWS * RAW * Values::BYTES;
+// Barriers: a stage is full, for each team; it is empty. A stage is always filled by the same crew, or warps of two might meet at
+// the barrier of one.
 constexpr int FULL = 1, EMPTY = FULL + TEAMS * STAGES;
+static_assert(STAGES % CREWS == 0 && EMPTY + STAGES <= 16, "barriers");
+
+using Scores = float[1][OCTETS][4];
+using Weights = u32[CELLS / 16][4];
 
 struct Item {
     int table, first, count, start, old, row, rows, head, heads;
 };
 
-// Of K or V: where tiles of the item lie, and what a warp lifts of a turn, slice `unit` % SLICES of tile `unit` / SLICES.
-// Turns are asked for one after the other, those of a crew; the block of the next one is read before it is needed.
-struct Source {
-    const u8* data;
-    const int* table;
-    long long block;
-    int shift, first, turns, tile_bytes, unit, turn, next;
-
-    __device__ __forceinline__ void start(int crew) { turn = crew, next = turn < turns ? __ldg(table + (first + turn * CELLS >> shift)) : 0; }
-    __device__ __forceinline__ bool more() const { return turn < turns; }
-    __device__ __forceinline__ const u8* take(int part) {
-        const int cell = first + turn * CELLS, tile = (cell & (1 << shift) - 1) / TILE + unit / SLICES;
-        const u8* from = data + next * block + tile * tile_bytes + unit % SLICES * part;
-        turn += CREWS;
-        if (turn < turns) next = __ldg(table + (first + turn * CELLS >> shift));
-        return from;
-    }
-};
-
-// Where group n of a lane goes in a stage, of this unit.
-template <bool VALUES> __device__ __forceinline__ int place(int unit, int n, int lane) {
-    const int g = lane / 4, t = lane % 4, tile = unit / SLICES, octet = unit % SLICES * (WIDTH / 8);
-    if (VALUES) return K_STAGE + tile * V_PART + in_patches(8 * (octet + n) + g, t);
-    return (octet + n) / 4 * K_PART + in_patches(8 * (4 * tile + g / 2) + n % 4 * 2 + g % 2, t);
-}
-
-__device__ __forceinline__ void stage_is_full(int turn, int teams) {
-    wgmma_sees();
-    for (int team = 0; team < teams; ++team) arrive(FULL + TEAMS * (turn % STAGES) + team, 128 + LIFTERS);
-}
-
-__device__ __forceinline__ void wait_for_stage(int turn, int teams) {
-    if (turn >= STAGES) meet(EMPTY + turn % STAGES, LIFTERS + 128 * teams);
-}
-
-template <typename Codes, bool VALUES>
-__device__ __forceinline__ void lift_turns(Source source, int crew, int teams, int raw, int lane, Codes& codes) {
-    const u32 mine = shared_address(memory) + raw + (2 * crew + source.unit) * RAW * Codes::BYTES;
-    source.start(crew);
-    auto send = [&](int slot) {
-        if (source.more()) {
-            const u8* from = source.take(Codes::BYTES) + 16 * lane;
-            const u32 to = mine + slot * Codes::BYTES + 16 * lane;
-#pragma unroll
-            for (int at = 0; at < Codes::BYTES; at += 512)
-                if (Codes::BYTES - at >= 512 || 16 * lane < Codes::BYTES - at) copy16(to + at, from + at);
-        }
-        copies_sent();
-    };
-#pragma unroll
-    for (int i = 0; i < RAW - 1; ++i) send(i);
-    int slot = 0;
-#pragma unroll 1
-    for (int i = crew; i < source.turns; i += CREWS) {
-        copies_but<RAW - 2>();
-        __syncwarp();
-        send(slot ? slot - 1 : RAW - 1);
-        wait_for_stage(i, teams);
-        char* stage = (char*)memory + STAGES_AT + i % STAGES * STAGE;
-        codes.each(mine + slot * Codes::BYTES, lane, [&](int n, int at, uint4 x) { *(uint4*)(stage + place<VALUES>(source.unit, n, at)) = x; });
-        stage_is_full(i, teams);
-        slot = slot + 1 == RAW ? 0 : slot + 1;
-    }
-}
+#include "shared_lift.cuh"
 
 // Queries of a lane's two rows as operands, scaled such that the largest value of a row becomes 1024: none overflows, and what
 // is lost below is 2^-34 of it. worth: what a unit of their scores is.
 struct Queries {
     u32 of[DIMS / 16][4];
     float worth[2];
-    int position[2];
 
-    __device__ __forceinline__ void read(const float* q, const Item& item, const int* rows, const int* positions, int first, int n_heads, int group, float unit, int lane) {
+    __device__ __forceinline__ void read(const float* q, const Item& item, const int* rows, int first, int n_heads, int group, float unit, int lane) {
         const int g = lane / 4, t = lane % 4;
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
@@ -133,93 +76,17 @@ struct Queries {
             top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
             const float by = top > 0 ? 1024.0f / top : 1.0f;
             worth[r] = (top > 0 ? top / 1024.0f : 1.0f) * unit;
-            position[r] = used ? positions[row] : -1;
 #pragma unroll
             for (int d = 0; d < DIMS / 8; ++d) of[d / 2][d % 2 * 2 + r] = f32_to_f16x2(x[d].x * by, x[d].y * by);
         }
     }
 };
 
-// Cells that a row does not see get no weight; first: that of the turn.
-__device__ __forceinline__ void mask(float (&x)[1][OCTETS][4], const Item& item, const int (&position)[2], int first, int window, int seen_from, int t) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-        const int last = min(item.count, position[r] + 1 - item.start);
-        const int begin = max(seen_from, window > 0 ? position[r] - window + 1 : 0) - item.start;
-#pragma unroll
-        for (int e = 0; e < 2 * OCTETS; ++e) {
-            const int cell = first + e / 8 * TILE + 8 * t + e % 8;
-            if (cell < begin || cell >= last) x[0][e / 2][2 * r + e % 2] = BELOW_ALL;
-        }
-    }
-}
-
-__device__ __forceinline__ void multiply_turns(const Item& item, const Queries& q, int team, int teams, int turns, float softcap, int window, int seen_from, int lane,
-    Softmax<1>& softmax, float (&o)[DIMS / 8][4]) {
-    const u32 base = shared_address(memory) + STAGES_AT;
-    // Turns from `open` to `closed` - 1 are seen whole by all rows of the warp.
-    const int high = max(q.position[0], q.position[1]), low = min(q.position[0], q.position[1]);
-    const int lowest = __reduce_min_sync(~0u, low), highest = __reduce_max_sync(~0u, high);
-    const int closed = min(item.count, max(0, lowest + 1 - item.start)) / CELLS;
-    const int open = (max(0, max(seen_from, window > 0 ? highest - window + 1 : 0) - item.start) + CELLS - 1) / CELLS;
-#pragma unroll
-    for (int e = 0; e < DIMS / 2; ++e) o[e / 4][e % 4] = 0;
-    softmax.clear();
-    float x[1][OCTETS][4];
-    u32 p[CELLS / 16][4];
-    auto begin_keys = [&](int turn) {
-        meet(FULL + TEAMS * (turn % STAGES) + team, 128 + LIFTERS);
-        products_begin();
-#pragma unroll
-        for (int d = 0; d < DIMS / 16; ++d) product(x[0], q.of[d], base + turn % STAGES * STAGE + d / 2 * K_PART, d % 2 * 2, d > 0);
-        products_sent();
-    };
-    // Scores of a turn become operands; values of the turn before are summed meanwhile.
-    auto weigh = [&](int i) {
-        float top[2], by[2], units[2] = {q.worth[0], q.worth[1]};
-#if SHARED_CAP
-        cap(x, units, softcap * LOG2E);
-#endif
-        if (i < open || i >= closed) mask(x, item, q.position, i * CELLS, window, seen_from, lane % 4);
-        largest_of_warp(x, top);
-        const bool moved = softmax.refit(top, units, by);
-        softmax.weigh(x, units);
-        // In both branches: the assembler would wait before there are weights, but it moves nothing over a branch.
-        if (moved) {
-            products_but<0>(o);
-#pragma unroll
-            for (int e = 0; e < DIMS / 2; ++e) o[e / 4][e % 4] *= by[e % 4 / 2];
-        } else products_over(o);
-        if (i > 0 && i - 1 + STAGES < turns) arrive(EMPTY + (i - 1) % STAGES, LIFTERS + 128 * teams);
-#pragma unroll
-        for (int u = 0; u < CELLS / 16; ++u) {
-            const uint4 w = operands(x[0][2 * u], x[0][2 * u + 1]);
-            p[u][0] = w.x, p[u][1] = w.y, p[u][2] = w.z, p[u][3] = w.w;
-        }
-    };
-    auto begin_values = [&](int i) {
-        products_begin();
-#pragma unroll
-        for (int u = 0; u < CELLS / 16; ++u) product(o, p[u], base + i % STAGES * STAGE + K_STAGE + u / 2 * V_PART, u % 2 * 2, true);
-        products_sent();
-    };
-    begin_keys(0);
-    products_but<0>(x[0]);
-#pragma unroll 1
-    for (int i = 0; i + 1 < turns; ++i) {
-        weigh(i);
-        // The next scores come first: they are what is waited for.
-        begin_keys(i + 1);
-        begin_values(i);
-        products_but<1>(x[0]);
-    }
-    weigh(turns - 1);
-    begin_values(turns - 1);
-    products_but<0>(o);
-}
+#include "shared_turns.cuh"
 
 // Sums of the rows, and what they are worth.
-__device__ __forceinline__ void results_out(const Item& item, Softmax<1>& softmax, const float (&o)[DIMS / 8][4], int first, int lane, float* part, float2* part_ml) {
+__device__ __forceinline__ void results_out(const Item& item, Softmax<1>& softmax, const float (&o)[DIMS / 8][4], float* part, float2* part_ml) {
+    const int thread = thread_again(), lane = thread % 32, first = thread / 32 * 16;
     const long long mine = (long long)(blockIdx.x * gridDim.y + blockIdx.y) * QUERIES;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -245,7 +112,10 @@ attend_shared(const float* q, const Item* items, const int* rows, const int* pos
     follows(q);
     const Item item = items[blockIdx.x];
     if (item.count == 0) return;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, turns = (item.count + CELLS - 1) / CELLS;
+    // All lanes have the same number of a warp, and now the compiler knows.
+    const int lane = threadIdx.x % 32, warp = __shfl_sync(~0u, threadIdx.x / 32, 0), last = (item.count - 1) / CELLS;
+    // Products of warpgroups go through two turns at a time.
+    const int turns = SHARED_WGMMA ? (last + 2) / 2 * 2 : last + 1;
     const int teams = item.rows * item.heads > 64 ? 2 : 1;
     float* tables = (float*)memory;
     for (int i = threadIdx.x; i < Keys::TABLE / 4; i += THREADS) tables[i] = k_levels[i];
@@ -253,29 +123,33 @@ attend_shared(const float* q, const Item* items, const int* rows, const int* pos
         for (int i = threadIdx.x; i < Values::TABLE / 4; i += THREADS) tables[V_TABLE / 4 + i] = v_levels[i];
     __syncthreads();
     if (warp >= 4 * TEAMS) {
-        fewer_registers<CREWS == 1 ? 104 : 80>();
+        fewer_registers<48>();
         const int unit = warp % 2, crew = warp / 4 - TEAMS, *table = blocks + item.table;
         // K and V take turns on the schedulers, or one of them would have all of the longer work.
         if (warp % 4 / 2 == crew) {
-            const Source source = {k + blockIdx.y * k_head, table, k_block, shift, item.first, turns, SLICES * Keys::BYTES, unit};
+            const Source source = {k + blockIdx.y * k_head, table, k_block, shift, item.first, turns, last, Keys::BYTES, unit};
             Keys keys;
             keys.levels_from(Keys::TABLE ? tables : k_levels, gridDim.z);
-            lift_turns<Keys, false>(source, crew, teams, K_RAW_AT, lane, keys);
+            lift_turns<Keys, false>(source, warp, crew, teams, K_RAW_AT, lane, keys);
         } else {
-            const Source source = {v + blockIdx.y * v_head, table, v_block, shift, item.first, turns, SLICES * Values::BYTES, unit};
+            const Source source = {v + blockIdx.y * v_head, table, v_block, shift, item.first, turns, last, Values::BYTES, unit};
             Values values;
             values.levels_from(Values::TABLE ? tables + V_TABLE / 4 : v_levels, gridDim.z);
-            lift_turns<Values, true>(source, crew, teams, V_RAW_AT, lane, values);
+            lift_turns<Values, true>(source, warp, crew, teams, V_RAW_AT, lane, values);
         }
     } else {
-        more_registers<CREWS == 1 ? 200 : 176>();
+        more_registers<208>();
         if (warp / 4 >= teams) return;
         Queries queries;
         Softmax<1> softmax;
         float o[DIMS / 8][4];
-        const int first = 16 * warp;
-        queries.read(q, item, rows, positions, first, n_heads, group, unit, lane);
-        multiply_turns(item, queries, warp / 4, teams, turns, softcap, window, seen_from, lane, softmax, o);
-        results_out(item, softmax, o, first, lane, part, part_ml);
+        queries.read(q, item, rows, 16 * warp, n_heads, group, unit, lane);
+        Work work = {queries, items, rows, positions, warp / 4, teams, turns, window, seen_from, softcap};
+        work.start();
+        softmax.clear();
+#pragma unroll
+        for (int e = 0; e < DIMS / 2; ++e) o[e / 4][e % 4] = 0;
+        multiply_turns(work, softmax, o);
+        results_out(items[blockIdx.x], softmax, o, part, part_ml);
     }
 }

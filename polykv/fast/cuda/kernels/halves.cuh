@@ -13,20 +13,19 @@
 template <bool VALUES> struct Factors {
     u32 of[4];
 
-    __device__ __forceinline__ void read(u32 at, int lane) {
+    // MOST: what they are at most, as a pair, if anything.
+    template <u32 MOST = 0> __device__ __forceinline__ void read(u32 at, int lane) {
         const int g = lane / 4, t = lane % 4;
+        const auto least = [](u32 x) { return MOST ? halves_least(x, MOST) : x; };
         if constexpr (VALUES) {
             const uint4 x = shared16(at + 16 * t);
-            of[0] = pick(x.x, x.z, 0x5410), of[1] = pick(x.x, x.z, 0x7632), of[2] = pick(x.y, x.w, 0x5410), of[3] = pick(x.y, x.w, 0x7632);
+            const u32 a = least(x.x), b = least(x.y), c = least(x.z), d = least(x.w);
+            of[0] = pick(a, c, 0x5410), of[1] = pick(a, c, 0x7632), of[2] = pick(b, d, 0x5410), of[3] = pick(b, d, 0x7632);
         } else {
             const uint2 x = shared8(at + 8 * g);
-            of[0] = pick(x.x, 0, 0x1010), of[1] = pick(x.x, 0, 0x3232), of[2] = pick(x.y, 0, 0x1010), of[3] = pick(x.y, 0, 0x3232);
+            const u32 a = least(x.x), b = least(x.y);
+            of[0] = pick(a, 0, 0x1010), of[1] = pick(a, 0, 0x3232), of[2] = pick(b, 0, 0x1010), of[3] = pick(b, 0, 0x3232);
         }
-    }
-    // No product with a code is more than a half holds.
-    __device__ __forceinline__ void below(u32 most) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) of[i] = halves_least(of[i], most);
     }
     __device__ __forceinline__ uint4 times(const u32 (&x)[4], int n) const {
         if (VALUES) return {halves_times(x[0], of[0]), halves_times(x[1], of[1]), halves_times(x[2], of[2]), halves_times(x[3], of[3])};
@@ -99,29 +98,36 @@ template <int TYPE, int WIDTH, bool VALUES> struct Scalar {
     static constexpr u32 ZERO = EIGHT ? 0x64806480 : 0x64086408, LARGEST = EIGHT ? 0x5FFF5FFF : 0x6FFF6FFF;
 
     __device__ __forceinline__ void levels_from(const float*, u32) {}
-    template <typename Put> __device__ __forceinline__ void each(u32 at, int lane, const Put& put) {
-        Own codes;
-        codes.read(at, lane);
+    // Codes of four groups, and their scales.
+    struct Four {
+        u32 w[EIGHT ? 8 : 4];
         Factors<VALUES> scales;
+        __device__ __forceinline__ void read(u32 at, int s, int lane) {
+#pragma unroll
+            for (int i = 0; i < (EIGHT ? 2 : 1); ++i) {
+                const uint4 x = shared16(at + (EIGHT ? 1024 : 512) * s + 512 * i + 16 * lane);
+                w[4 * i] = x.x, w[4 * i + 1] = x.y, w[4 * i + 2] = x.z, w[4 * i + 3] = x.w;
+            }
+            // No product with a code is more than a half holds.
+            scales.template read<LARGEST>(at + Own::CODES + 64 * s, lane);
+        }
+    };
+    template <typename Put> __device__ __forceinline__ void each(u32 at, int lane, const Put& put) {
+        // The next are read before these are put: no compiler knows that they are not what is put.
+        Four of, next;
+        of.read(at, 0, lane);
 #pragma unroll
         for (int n = 0; n < WIDTH / 8; ++n) {
-            if (n % 4 == 0) {
-                scales.read(at + Own::CODES + n / 4 * 64, lane);
-                scales.below(LARGEST);
-            }
+            if (n % 4 == 0 && n + 4 < WIDTH / 8) next.read(at, n / 4 + 1, lane);
             u32 low, high, x[4];
-            if constexpr (EIGHT) {
-                u32 both[1][2];
-                codes.group(n, both);
-                low = both[0][0] ^ 0x80808080u, high = both[0][1] ^ 0x80808080u;
-            } else {
-                low = codes.codes.w[n] & 0x0F0F0F0Fu, high = codes.codes.w[n] >> 4 & 0x0F0F0F0Fu;
-            }
+            if constexpr (EIGHT) low = of.w[n % 4 * 2] ^ 0x80808080u, high = of.w[n % 4 * 2 + 1] ^ 0x80808080u;
+            else low = of.w[n % 4] & 0x0F0F0F0Fu, high = of.w[n % 4] >> 4 & 0x0F0F0F0Fu;
             join(low, 0x64646464u, x[0], x[1]);
             join(high, 0x64646464u, x[2], x[3]);
 #pragma unroll
             for (int i = 0; i < 4; ++i) x[i] = halves_less(x[i], ZERO);
-            put(n, lane, scales.times(x, n));
+            put(n, lane, of.scales.times(x, n));
+            if (n % 4 == 3) of = next;
         }
     }
 };
@@ -149,6 +155,9 @@ template <int WIDTH, bool VALUES> struct Halves<F16, WIDTH, VALUES> {
     __device__ __forceinline__ void levels_from(const float*, u32) {}
     template <typename Put> __device__ __forceinline__ void each(u32 at, int lane, const Put& put) {
 #pragma unroll
-        for (int n = 0; n < WIDTH / 8; ++n) put(n, lane, shared16(at + 512 * n + 16 * lane));
+        for (int n = 0; n < WIDTH / 8; n += 2) {
+            const uint4 first = shared16(at + 512 * n + 16 * lane), second = shared16(at + 512 * n + 512 + 16 * lane);
+            put(n, lane, first), put(n + 1, lane, second);
+        }
     }
 };

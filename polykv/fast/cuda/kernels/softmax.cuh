@@ -13,14 +13,14 @@ template <int I> struct Softmax {
         for (int r = 0; r < 2 * I; ++r) reference[r] = NOTHING, total[r] = 0;
     }
 
-    // What all sums have to be multiplied with, now that scores of up to `top` times a unit come; whether it is 1 for all.
-    __device__ __forceinline__ bool refit(const float (&top)[2 * I], const float (&unit)[2 * I], float (&by)[2 * I]) {
+    // What all sums have to be multiplied with, now that scores of up to `top` times a unit come; whether it is not 1 for all.
+    __device__ __forceinline__ bool refit(const float (&top)[2 * I], const float (&unit)[2 * I], float (&by)[2 * I], float most = MOST) {
         bool moved = false;
 #pragma unroll
         for (int r = 0; r < 2 * I; ++r) {
             const float high = top[r] * unit[r];
             by[r] = 1;
-            if (high > reference[r] + MOST) {
+            if (high > reference[r] + most) {
                 by[r] = power2(reference[r] - (high - GOOD));
                 reference[r] = high - GOOD, total[r] *= by[r], moved = true;
             }
@@ -39,15 +39,37 @@ template <int I> struct Softmax {
                 total[r] += y;
             }
     }
+
+    // Scores to weights, and the sums of a lane's, while the reference stays; false if one may be above 2^MOST.
+    template <int O> __device__ __forceinline__ bool weigh_as_before(float (&x)[I][O][4], const float (&unit)[2 * I], float (&sum)[2 * I]) const {
+        bool fit = true;
+#pragma unroll
+        for (int r = 0; r < 2 * I; ++r) {
+            float part[2] = {0, 0};
+#pragma unroll
+            for (int e = 0; e < 2 * O; ++e) {
+                float& y = x[r / 2][e / 2][r % 2 * 2 + e % 2];
+                y = power2(fmaf(y, unit[r], -reference[r]));
+                part[e % 2] += y;
+            }
+            sum[r] = part[0] + part[1];
+            fit = fit && sum[r] <= 32768.0f;
+        }
+        return fit;
+    }
 };
 
-// The largest score of every row among the cells of a warp, in units.
+// The largest score of every row among the cells of a warp, in units: four at a time, or each would wait for the one before.
 template <int I, int O> __device__ __forceinline__ void largest_of_warp(const float (&x)[I][O][4], float (&top)[2 * I]) {
 #pragma unroll
     for (int r = 0; r < 2 * I; ++r) {
-        top[r] = BELOW_ALL;
+        float part[4];
 #pragma unroll
-        for (int e = 0; e < 2 * O; ++e) top[r] = fmaxf(top[r], x[r / 2][e / 2][r % 2 * 2 + e % 2]);
+        for (int e = 0; e < 2 * O; ++e) {
+            const float y = x[r / 2][e / 2][r % 2 * 2 + e % 2];
+            part[e % 4] = e < 4 ? y : fmaxf(part[e % 4], y);
+        }
+        top[r] = fmaxf(fmaxf(part[0], part[1]), fmaxf(part[2], part[3]));
         top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 1));
         top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 2));
     }

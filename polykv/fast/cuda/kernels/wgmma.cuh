@@ -1,9 +1,10 @@
 // Products of a warpgroup, four warps in a row from a multiple of four on, by Hopper's own instruction (PTX ISA 8, section
 // "Asynchronous warpgroup level matrix instructions"): compute capability 9.0 and nothing else, compiled as sm_90a.
 
-// Where B is: in patches of eight rows n and 64 bytes along k, swizzled (group_product.cuh), so many bytes apart along n.
+// Where B is: in patches of eight rows n and 64 bytes along k, swizzled (group_product.cuh), so many apart along n. Both in
+// units of 16 bytes, of which shared memory has no more than there is room for here: a sum of constants costs nothing.
 __device__ __forceinline__ unsigned long long wgmma_matrix(u32 at, int along_n) {
-    return (unsigned long long)(at >> 4 & 0x3FFF) | 1ull << 16 | (unsigned long long)(along_n >> 4) << 32 | 2ull << 62;
+    return (unsigned long long)(2u << 30 | along_n) << 32 | (at + (1u << 16));
 }
 
 // Registers that products read or add to are as the program has them.
