@@ -24,6 +24,8 @@ constexpr int MEAN_AT = ATT_TILES * (K_PART + V_PART), STAGE = MEAN_AT + MEAN;
 // Bytes of levels: those of the keys, then those of the values unless they are the same.
 constexpr int V_TABLE = ATT_SHARED_TABLE ? 0 : KCodes::TABLE, TABLES = V_TABLE + (ATT_SHARED_TABLE ? KCodes::TABLE : VCodes::TABLE);
 constexpr int EXCHANGE = ATT_SLICES > 1 ? 2 * WARPS * ATT_TILES * ATT_SETS * 32 * 16 : 0;
+// Behind the turns on their way queries are prepared.
+constexpr int PREPARED_AT = TABLES + EXCHANGE + WARPS * ATT_STAGES * STAGE;
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32, ATT_CTAS)
 attend(const float* q, const Item* __restrict__ items, const int* __restrict__ rows,
@@ -61,12 +63,12 @@ attend(const float* q, const Item* __restrict__ items, const int* __restrict__ r
         ahead += TEAMS;
         if (ahead < n) block = block_of(ahead);
     };
-    ItemQueries queries;
+    ItemQueries<TEAMS> queries;
     queries.find(q, rows, positions, item, n_heads, kv * group, slice, g);
     // All until here are tables, which are older than the kernel before. Loads of queries come before copies of tiles, which would
     // keep them waiting.
     if (!ATT_EARLY) follows(q);
-    queries.load(item, g, t);
+    queries.load(item, team, g, t);
 #pragma unroll
     for (int i = 0; i < max(1, ATT_STAGES - 1); i++) {
         send_keys(i);
@@ -74,9 +76,7 @@ attend(const float* q, const Item* __restrict__ items, const int* __restrict__ r
         send_values(i);
     }
 
-    // Before the second turn nothing else comes there.
-    float* tops = reinterpret_cast<float*>(memory) + (TABLES + EXCHANGE / 2) / 4 + team * ATT_SLICES * QUERIES;
-    queries.prepare(item, tops, 1 + team, slice, k_unit, whole_unit, g, t);
+    queries.prepare<WARPS * 32>(item, memory + PREPARED_AT / 16, 0, team, slice, k_unit, whole_unit, g, t);
     KCodes key;
     VCodes value;
     if (TABLES > 0) {
