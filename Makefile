@@ -14,7 +14,7 @@ help:  ## list the targets
 
 # One stamp file per kind of install, so that a second call does nothing.
 $(STAMP)-venv:
-	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("polykv needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; try make PYTHON=python3.11")'
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("polykv needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; try make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -qq --upgrade pip setuptools
 	@touch $@

@@ -4,8 +4,10 @@
     python benchmarks/gpu_model.py --shape llama8b --kv turbo3 --agents 32 --depths 131072
 
 What is timed is `Runner.next_tokens`, the same call that `polykv generate` makes for every token, Python included: the
-median of the steps. host: the part of a step that Python takes before the device has all of its work. Random weights
-give random tokens; speed depends on shapes alone. K/V of the depth are random vectors, coded as a prefill codes them.
+median of the steps. host: the part of a step that Python takes before the device has all of its work, while it computes
+the step before. device: what a step takes that the device has whole before it begins; idle: the share of a step that is
+not. Random weights give random tokens; speed depends on shapes alone. K/V of the depth are random vectors, coded as a
+prefill codes them.
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ from polykv.types import WEIGHT_BLOCK, Activations, AttentionWeights, Glu, HeadW
 
 # Cells that are coded at a time.
 PIECE = 8192
+# A kernel that takes so many cycles.
+PAUSE = 'extern "C" __global__ void pause(long long n) { const long long t = clock64(); while (clock64() - t < n); }'
 
 
 @dataclass(frozen=True)
@@ -141,8 +145,31 @@ def decode(ops: LoadedOps, runner: Runner, sequences: list[Sequence], steps: int
         ids = runner.next_tokens(batch, Logits.LAST, more=True)
         took.append(time.perf_counter() - began)
         batch = [(s, [int(i)]) for (s, _), i in zip(batch, ids, strict=True)]
-    step = float(np.median(took[4:]))
-    return {"tok_s": len(sequences) / step, "step_ms": 1e3 * step, "host_ms": 1e3 * host_part(ops, runner, batch)}
+    step, device_ms = 1e3 * float(np.median(took[4:])), device_part(runner, batch)
+    found = {
+        "tok_s": 1e3 * len(sequences) / step,
+        "step_ms": step,
+        "device_ms": device_ms,
+        "idle": 1 - device_ms / step,
+    }
+    return {**found, "host_ms": 1e3 * host_part(ops, runner, batch)}
+
+
+def device_part(runner: Runner, batch: list[tuple[Sequence, list[int]]]) -> float:
+    """Milliseconds of a step behind a pause in which the host prepares all of it: a call of `next_tokens` begins the
+    step after the one whose tokens it waits for."""
+    cp = cupy()
+    pause = cp.RawKernel(PAUSE, "pause")
+    began, ended, found = cp.cuda.Event(), cp.cuda.Event(), list[float]()
+    for _ in range(8):
+        pause((1,), (1,), (np.int64(2e7),))
+        began.record()
+        ids = runner.next_tokens(batch, Logits.LAST, more=True)
+        ended.record()
+        batch = [(s, [int(i)]) for (s, _), i in zip(batch, ids, strict=True)]
+        ended.synchronize()
+        found.append(cp.cuda.get_elapsed_time(began, ended))
+    return float(np.median(found))
 
 
 def host_part(ops: LoadedOps, runner: Runner, batch: list[tuple[Sequence, list[int]]]) -> float:

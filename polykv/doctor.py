@@ -58,21 +58,30 @@ def examine(calibrations: Mapping[str, str | None] | None = None) -> list[Check]
 def _basics() -> Iterator[Check]:
     yield Check("polykv", State.OK, f"{__version__} in {Path(__file__).parent}")
     yield Check("python", State.OK, f"{platform.python_version()} on {platform.system()} {platform.machine()}")
-    missing, versions = [], []
-    for package in _requirements():
-        try:
-            versions.append(f"{package} {metadata.version(package)}")
-        except metadata.PackageNotFoundError:
-            missing.append(package)
-    if missing:
-        yield Check("packages", State.BAD, f"missing: {', '.join(missing)}; run `pip install .` in the source folder")
-    else:
-        yield Check("packages", State.OK, ", ".join(versions))
+    yield _packages()
     if importlib.util.find_spec("pip") is None:
         yield Check("pip", State.NOTE, "missing: `polykv pull` needs it (`python -m ensurepip`); -m PATH works without")
     encoding = (sys.stdout.encoding or "unknown").lower()
     state = State.OK if encoding.replace("-", "") == "utf8" else State.NOTE
     yield Check("output", state, f"encoding {encoding}" + ("" if state is State.OK else "; polykv writes UTF-8 anyway"))
+
+
+def _packages() -> Check:
+    try:
+        required = _requirements()
+    except metadata.PackageNotFoundError:
+        text = "not looked for: polykv runs from its source folder, without `pip install .`"
+        return Check("packages", State.NOTE, text)
+    missing, versions = [], []
+    for package in required:
+        try:
+            versions.append(f"{package} {metadata.version(package)}")
+        except metadata.PackageNotFoundError:
+            missing.append(package)
+    if missing:
+        text = f"missing: {', '.join(missing)}; run `pip install .` in the source folder"
+        return Check("packages", State.BAD, text)
+    return Check("packages", State.OK, ", ".join(versions))
 
 
 def _requirements() -> list[str]:

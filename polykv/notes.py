@@ -81,6 +81,8 @@ def _activations(llm: LLM) -> Iterator[str]:
             f"{n} of {len(matrices)} weight matrices are {kind}: activations q8 has no effect on them, "
             "they are multiplied in float32, which is exact and slower"
         )
+    if llm.ops.name == "cuda" and any(WEIGHT_BLOCK[w.type][0] == 1 for w in matrices if w is not llm.model.head.out):
+        yield "steps of few rows start kernel by kernel: graphs are made of layers whose matrices are all quantized"
 
 
 def _clamped(llm: LLM) -> Iterator[str]:

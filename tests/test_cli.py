@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from polykv.commands.compiling import Compiling
 from polykv.commands.eval import KINDS
 from polykv.commands.output import Output
 from polykv.commands.streams import say
+from polykv.doctor import State, examine
 from polykv.errors import ConfigError, StrictError
 from polykv.fast.cpu import limits
 from polykv.printable import printable
@@ -343,6 +345,16 @@ def test_doctor_examines_everything(capsys: pytest.CaptureFixture[str]) -> None:
         "gpu",
     } <= set(checks)
     assert checks["backend ref"]["state"] == "ok"
+
+
+def test_doctor_examines_a_source_folder_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def requires(name: str) -> None:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("polykv.doctor.metadata.requires", requires)
+    checks = {c.name: c for c in examine()}
+    assert checks["packages"].state is State.NOTE and "without `pip install .`" in checks["packages"].text
+    assert checks["backend cpu"].state is State.OK
 
 
 def test_doctor_fails_when_a_backend_does(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

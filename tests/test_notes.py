@@ -7,13 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 from tiny_llm import tiny_llm
-from tiny_models import tiny_path
+from tiny_models import tiny_model, tiny_path
 
 import polykv
 from polykv import notes as of_session
 from polykv.errors import PolyKVError
 from polykv.fast import kernel_store
 from polykv.fast.cpu import simd_core
+from polykv.types import Activations
 
 
 def notes(**options) -> str:
@@ -57,6 +58,16 @@ def test_float_weights_that_int8_activations_do_not_touch() -> None:
     assert notes(activations="f32") == ""
     whole = polykv.load(tiny_path("llama", "q8_0"), activations="q8", ctx=64, kv="f16")
     assert not any("activations" in note for note in whole.notes)
+
+
+def test_float_weights_that_take_no_graph_on_a_gpu() -> None:
+    def said(weights: str) -> str:
+        model, ops = tiny_model("llama", weights), SimpleNamespace(name="cuda")
+        llm = SimpleNamespace(activations=Activations.Q8, model=model, ops=ops)
+        return "\n".join(of_session._activations(llm))  # type: ignore[arg-type]
+
+    assert "graphs are made of layers whose matrices are all quantized" in said("f16")
+    assert said("q8_0") == ""
 
 
 def test_padding_of_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,6 +124,10 @@ class BlockManager:
         self.counters["alloc"] += 1
         return b
 
+    def coming(self, n: int) -> int | None:
+        """What `alloc` will return after n more calls, if it is a free block: nothing in it is worth finding."""
+        return self._free[-1 - n] if n < len(self._free) else None
+
     def refs(self, b: int) -> int:
         """Number of tables that hold block b."""
         return self._refs[b]

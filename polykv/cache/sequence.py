@@ -23,6 +23,19 @@ from polykv.errors import CapacityError, ConfigError
 from polykv.types import Slots
 
 
+class Coming:
+    """The tokens that some sequences get next: per group, how many blocks they take, and whether some are given back
+    before."""
+
+    def __init__(self, groups: int) -> None:
+        self.taken, self.given_back = [0] * groups, [False] * groups
+
+    @property
+    def certain(self) -> bool:
+        """Whether the blocks that are taken are known: not where those that are given back may be among them."""
+        return not any(t and b for t, b in zip(self.taken, self.given_back, strict=True))
+
+
 class Sequence:
     """Tokens and block tables of one sequence of a pool.
 
@@ -82,17 +95,24 @@ class Sequence:
             raise
         return slots
 
-    def next_cell(self) -> list[Slots] | None:
-        """Where one more token would go, per group; None where more than the length would change with it, in `extend`
-        or in a `commit` of the tokens before: a block that is made, copied, taken out of the prefix cache or dropped.
+    def next_token(self, coming: Coming) -> tuple[list[Slots], list[BlockTable]] | None:
+        """Where one more token would go, per group, and the tables that it would read, if `coming` sequences before
+        this one get theirs first; None where it would change more than lengths and free blocks, in `extend` or in a
+        `commit` of the tokens before: a block that is copied, taken out of the prefix cache, or with exact cells.
         """
-        groups, managers = self.pool.groups, self.pool.managers
-        for g, (group, table) in enumerate(zip(groups, self.block_tables, strict=True)):
-            if not self._partial(g) or self._must_copy(g) or group.first_block(self.length) > table.first:
+        tables = list(self.block_tables)
+        for g, (group, table, manager) in enumerate(zip(self.pool.groups, tables, self.pool.managers, strict=True)):
+            coming.given_back[g] |= group.first_block(self.length) > table.first
+            if group.stage is Stage.WHOLE and self.length % group.size == 0:
+                block = manager.coming(coming.taken[g])
+                if block is None:
+                    return None
+                tables[g] = table.copy()
+                tables[g].append(block)
+                coming.taken[g] += 1
+            elif not self._partial(g) or self._must_copy(g) or manager.prefix(int(table.ids[-1])) is not None:
                 return None
-            if managers[g].prefix(int(table.ids[-1])) is not None:
-                return None
-        return step_slots(groups, self.block_tables, self.length, self.length + 1)
+        return step_slots(self.pool.groups, tables, self.length, self.length + 1), tables
 
     def _cut(self, length: int) -> None:
         """Shorten every table to the blocks of `length` tokens."""

@@ -55,8 +55,9 @@ class Compiling:
             self._installed.__exit__(*exc)
             self._installed = None
         if self.kernels > self._told:
-            new, self._told = self.kernels - self._told, self.kernels
-            say(f"polykv: compiled {new} kernels, {self.seconds:.1f} s in all")
+            new = f"{self.kernels - self._told} more" if self._told else f"{self.kernels} kernels"
+            self._told = self.kernels
+            say(f"polykv: compiled {new}, {self.seconds:.1f} s in all")
 
 
 def _how_often() -> str:

@@ -4,11 +4,11 @@ A device works while the host does something else, and a step of one token is ov
 next one. But what the host prepares does not depend on the token: where its K and V go, which cells its row reads. So
 while a step runs, the next one is begun behind it, with the tokens as they will lie on the device. When the caller then
 asks for just that step, only its tokens are waited for; otherwise what was begun is forgotten. It has written K and V
-of cells that no sequence has yet, in blocks that were its sequences' own, and whoever gets these cells writes them
-later: no result changes (docs/ARCHITECTURE.md).
+of cells that no sequence has yet, in blocks that are its sequences' own or free, and whoever gets these cells writes
+them later: no result changes (docs/ARCHITECTURE.md).
 
-Nothing is begun where the step would change more than lengths: at the end of a block, where one would have to be made
-or copied, or given back.
+Nothing is begun where the step would do more than make sequences longer: where a block would have to be copied or
+recycled, or where exact cells become codes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import numpy.typing as npt
 from polykv.cache.block_table import BlockTable
 from polykv.cache.pool import KVPool
 from polykv.cache.segments import plan_segments
-from polykv.cache.sequence import Sequence
+from polykv.cache.sequence import Coming, Sequence
 from polykv.model.choice import Choice
 from polykv.model.transformer import Transformer
 from polykv.types import F32, Slots
@@ -89,13 +89,17 @@ def begin_next(
 
     Call it between `extend` and `commit` of the step before.
     """
-    cells = [s.next_cell() for s in sequences]
-    known = [c for c in cells if c is not None]
-    if len(known) < len(cells):
+    coming, cells, longer = Coming(len(pool.groups)), list[list[Slots]](), list[tuple[_Longer, int]]()
+    for s in sequences:
+        found = s.next_token(coming)
+        if found is None:
+            return None
+        cells.append(found[0])
+        longer.append((_Longer(s.length + 1, found[1]), 1))
+    if not coming.certain:
         return None
-    slots, counts = by_group(known), Counter[str]()
+    slots, counts = by_group(cells), Counter[str]()
     positions = np.array([s.length for s in sequences], np.int32)
-    longer = [(_Longer(s.length + 1, s.block_tables), 1) for s in sequences]
     segments = plan_segments(pool, longer, counts)
     h = transformer.hidden(ids, positions, slots, segments, np.arange(len(sequences), dtype=np.int32))
     begun = begin(transformer, choice, h)

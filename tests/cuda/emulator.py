@@ -229,7 +229,8 @@ class Kernel:
 def argument(value: Any, kind: str) -> np.ndarray:
     """The bytes that the kernel receives; the type must be the one that it declares."""
     if kind.endswith("*"):
-        address = value.ctypes.data if isinstance(value, np.ndarray) else int(value)
+        # As CuPy has it, an empty array lies nowhere: a kernel that reads it all the same does not come far.
+        address = (value.ctypes.data if value.size else 0) if isinstance(value, np.ndarray) else int(value)
         return np.array([address], np.uint64)
     types = {"int": np.int32, "u32": np.uint32, "float": np.float32, "double": np.float64, "long long": np.int64}
     assert np.asarray(value).dtype == types[kind], f"{type(value).__name__} for {kind}"

@@ -48,6 +48,7 @@ PICKED = (
     *("dequantize-Q4_0-63x96-pick5", "dequantize-Q6_K-7x768", "dequantize-F16-63x63-pick5", "embed-Q5_K-768"),
     *(f"linear-{kind.name}-9x33x768-Q8" for kind in FIELDS),
     *("linear-Q4_1-3x65x96-Q8", "linear-Q8_0-1x65x96-Q8", "linear-Q3_K-3x65x768-F32", "linear-Q5_0-63x65x96-Q8"),
+    "linear-Q6_K-0x5x256-Q8",
     *("linear-BF16-3x65x63-Q8", "linear-F16-3x65x640-F32", "linear-Q4_0-63x65x96-F32", "linear-F32-63x65x63-Q8"),
     *("mlp_block-kquant-1-Q8", "head-kquant-1x320-Q8", "greedy-Q8_0-7x32-2-normal", "prepare_head-9x64"),
 )

@@ -213,4 +213,6 @@ def kind_of(codec: Codec) -> Kind:
 
 
 def _unread(codec: Codec) -> str:
-    return f"the cuda backend has no attention over {codec.name}: it multiplies floats of 16 bits (f16, bf16)"
+    # Centered or not, it is the type itself.
+    name = codec.name.removesuffix("+c")
+    return f"the cuda backend has no attention over {name}: it multiplies floats of 16 bits (f16, bf16)"

@@ -139,9 +139,9 @@ def _attention() -> Iterator[Shipped]:
             made = config(kind, other, head, 1 + (i // 2 + j) % 2, softcap=(i + j) % 3 == 0, limit=SHARED)
             yield Shipped(f"{made.file}.cu", made.file, made.defines(), MANY_SPILLS if made.warps >= MANY_WARPS else 0)
     # Heads of four slices with two sets: weights and values apart.
+    named = {kind.name: kind for kind in kinds}
     for i, (k, v) in enumerate((("turbo2", "q4_0"), ("turbo4", "turbo3"), ("q5_1", "iq4_nl"))):
-        pair = (next(kind for kind in kinds if kind.name == name) for name in (k, v))
-        made = config(*pair, 384 + 128 * (i % 2), 2, softcap=i == 0, limit=SHARED)
+        made = config(named[k], named[v], 384 + 128 * (i % 2), 2, softcap=i == 0, limit=SHARED)
         assert made.apart
         yield Shipped(f"{made.file}.cu", made.file, made.defines())
     for kind in (k for k in kinds if k.bits <= 3 and not k.path):
