@@ -70,10 +70,17 @@ class Config:
             sums = self.slices * self.sets * self.width * 16
             return self.slices * (self.stages * stage + units) + PLACES * (units + 4 * queries) + sums
         exchange = 2 * self.warps * units if self.slices > 1 else 0
-        results = self.teams * queries * self.width * self.slices * 4 + self.warps * queries * 8
+        results = self.teams * queries * (self.width * self.slices + 8) * 4 + self.warps * queries * 8
         tables = (self.k.path + self.v.path - self.one_table) * ENTRIES * 4 * self.copies
         tables += self.k.halves_bytes + self.v.halves_bytes
-        return max(tables + self.warps * self.stages * stage + exchange, results)
+        return max(tables + self.warps * self.stages * stage + exchange + self._prepared, results)
+
+    @property
+    def _prepared(self) -> int:
+        """Bytes where queries are prepared: of each 32 dims of a query two numbers, and words of tensor cores."""
+        words = 4 if self.k.bits == 16 or self.k.halves_bytes else 4 if self.k.path and self.k.bits == 2 else 2
+        pieces = self.slices * self.sets * self.width // 32
+        return 8 * QUERIES * pieces + (pieces * words * 128 if self.teams > 1 else 0)
 
     def defines(self) -> dict[str, Define]:
         """What kernels/attend.cu is specialised by."""

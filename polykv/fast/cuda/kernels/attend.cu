@@ -24,6 +24,8 @@ constexpr int MEAN_AT = ATT_TILES * (K_PART + V_PART), STAGE = MEAN_AT + MEAN;
 // Bytes of levels: those of the keys, then those of the values unless they are the same.
 constexpr int V_TABLE = ATT_SHARED_TABLE ? 0 : KCodes::TABLE, TABLES = V_TABLE + (ATT_SHARED_TABLE ? KCodes::TABLE : VCodes::TABLE);
 constexpr int EXCHANGE = ATT_SLICES > 1 ? 2 * WARPS * ATT_TILES * ATT_SETS * 32 * 16 : 0;
+// Behind the turns on their way queries are prepared.
+constexpr int PREPARED_AT = TABLES + EXCHANGE + WARPS * ATT_STAGES * STAGE;
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32, ATT_CTAS)
 attend(const float* q, const Item* __restrict__ items, const int* __restrict__ rows,
@@ -61,12 +63,12 @@ attend(const float* q, const Item* __restrict__ items, const int* __restrict__ r
         ahead += TEAMS;
         if (ahead < n) block = block_of(ahead);
     };
-    ItemQueries queries;
+    ItemQueries<TEAMS> queries;
     queries.find(q, rows, positions, item, n_heads, kv * group, slice, g);
     // All until here are tables, which are older than the kernel before. Loads of queries come before copies of tiles, which would
     // keep them waiting.
     if (!ATT_EARLY) follows(q);
-    queries.load(item, g, t);
+    queries.load(item, team, g, t);
 #pragma unroll
     for (int i = 0; i < max(1, ATT_STAGES - 1); i++) {
         send_keys(i);
@@ -74,9 +76,7 @@ attend(const float* q, const Item* __restrict__ items, const int* __restrict__ r
         send_values(i);
     }
 
-    // Before the second turn nothing else comes there.
-    float* tops = reinterpret_cast<float*>(memory) + (TABLES + EXCHANGE / 2) / 4 + team * ATT_SLICES * QUERIES;
-    queries.prepare(item, tops, 1 + team, slice, k_unit, whole_unit, g, t);
+    queries.prepare<WARPS * 32>(item, memory + PREPARED_AT / 16, 0, team, slice, k_unit, whole_unit, g, t);
     KCodes key;
     VCodes value;
     if (TABLES > 0) {
@@ -202,7 +202,9 @@ attend(const float* q, const Item* __restrict__ items, const int* __restrict__ r
     if (ATT_EARLY) follows(q);
     __syncthreads();
     float* sums = reinterpret_cast<float*>(memory);
-    float2* ml = reinterpret_cast<float2*>(sums + TEAMS * QUERIES * DIMS);
+    // Rows of queries begin in different banks.
+    constexpr int ROW = DIMS + 8;
+    float2* ml = reinterpret_cast<float2*>(sums + TEAMS * QUERIES * ROW);
 #pragma unroll
     for (int m = 0; m < ATT_SETS; m++) {
         float y[VCodes::PAIRS][2];
@@ -210,25 +212,28 @@ attend(const float* q, const Item* __restrict__ items, const int* __restrict__ r
 #pragma unroll
         for (int e = 0; e < 2 * VCodes::PAIRS; e++)
             if (VCodes::is_dim(e / 2, e % 2))
-                sums[(team * QUERIES + 4 * m + t) * DIMS + slice * ATT_WIDTH + VCodes::dim(e / 2, e % 2, g)] = y[e / 2][e % 2] * v_unit;
+                sums[(team * QUERIES + 4 * m + t) * ROW + slice * ATT_WIDTH + VCodes::dim(e / 2, e % 2, g)] = y[e / 2][e % 2] * v_unit;
         // Warps of a team may have chosen other references, for their slices of the values have scales of their own.
         total[m] = query_sum(total[m]);
         if (g == 0) ml[warp * QUERIES + 4 * m + t] = make_float2(reference[m], total[m]);
     }
     __syncthreads();
     const long long mine = (long long)(blockIdx.x * gridDim.y + kv) * QUERIES;
-    for (int e = threadIdx.x; e < item.rows * item.heads * DIMS; e += WARPS * 32) {
-        const int r = e / DIMS, part_of_e = e % DIMS / ATT_WIDTH;
-        float top = NOTHING, sum = 0, weight = 0;
+    for (int e = 4 * threadIdx.x; e < item.rows * item.heads * DIMS; e += 4 * WARPS * 32) {
+        const int r = e / DIMS, d = e % DIMS, part_of_d = d / ATT_WIDTH;
+        float top = NOTHING, weight = 0;
+        float4 sum = make_float4(0, 0, 0, 0);
 #pragma unroll
         for (int w = 0; w < WARPS; w++) top = fmaxf(top, ml[w * QUERIES + r].x);
 #pragma unroll
         for (int w = 0; w < TEAMS; w++) {
-            const float2 of = ml[(w * ATT_SLICES + part_of_e) * QUERIES + r];
+            const float2 of = ml[(w * ATT_SLICES + part_of_d) * QUERIES + r];
             const float f = power2(of.x - top);
-            sum = fmaf(f, sums[w * QUERIES * DIMS + e], sum), weight = fmaf(f, of.y, weight);
+            const float4 x = *reinterpret_cast<const float4*>(sums + (w * QUERIES + r) * ROW + d);
+            sum.x = fmaf(f, x.x, sum.x), sum.y = fmaf(f, x.y, sum.y), sum.z = fmaf(f, x.z, sum.z), sum.w = fmaf(f, x.w, sum.w);
+            weight = fmaf(f, of.y, weight);
         }
-        part[mine * DIMS + e] = sum;
-        if (e % DIMS == 0) part_ml[mine + r] = make_float2(top, weight);
+        *reinterpret_cast<float4*>(part + mine * DIMS + e) = sum;
+        if (d == 0) part_ml[mine + r] = make_float2(top, weight);
     }
 }

@@ -25,15 +25,21 @@ struct Item {
 
 #include "attend_source.cuh"
 
-// The slice of an item's queries that a warp multiplies.
-struct ItemQueries {
-    Scores<ATT_K, ATT_WIDTH, ATT_SETS> scores;
+// The slice of an item's queries that a warp multiplies. TEAMS: warps that multiply the same; each prepares some steps of 32 dims,
+// and they take the others from shared memory.
+template <int TEAMS> struct ItemQueries {
+    typedef Scores<ATT_K, ATT_WIDTH, ATT_SETS> Of;
+    static constexpr int STEPS = ATT_WIDTH / 32, PIECES = ATT_SETS * STEPS, EACH = (PIECES + TEAMS - 1) / TEAMS;
+    // Of every query and step the largest dim, and their sum; and words of the columns.
+    static constexpr int TOPS = QUERIES * STEPS * ATT_SLICES, TOPS_BYTES = 8 * TOPS;
+    static constexpr int BYTES = TOPS_BYTES + (TEAMS > 1 ? ATT_SLICES * PIECES * Of::WORDS * 128 : 0);
+    Of scores;
     Means<ATT_WIDTH, ATT_SETS> means;
     // Where query t of every set stands, and all of them.
     int position[ATT_SETS], lowest, highest;
-    // Of query g / 2 of every set, until it is prepared.
+    // Of query g / 2 of every set, until it is prepared: all of its dims, and those of the warp's own steps.
     const float* from[ATT_SETS];
-    float x[ATT_SETS][ATT_WIDTH / 32][8];
+    float x[EACH][8];
 
     __device__ __forceinline__ bool used(const Item& item, int m, int g) const { return 4 * m + g / 2 < item.rows * item.heads; }
 
@@ -50,30 +56,71 @@ struct ItemQueries {
             position[m] = used(item, m, g) ? positions[row] : -1;
         }
     }
-    __device__ __forceinline__ void load(const Item& item, int g, int t) {
+    // Piece i of a team is step % STEPS of set / STEPS of this.
+    static __device__ __forceinline__ int piece(int team, int i) { return team + i * TEAMS; }
+    __device__ __forceinline__ void load(const Item& item, int team, int g, int t) {
 #pragma unroll
-        for (int m = 0; m < ATT_SETS; m++)
-#pragma unroll
-            for (int s = 0; s < ATT_WIDTH / 32; s++) octet(from[m] + KCodes::first_dim(s, t), used(item, m, g), x[m][s]);
+        for (int i = 0; i < EACH; i++) {
+            const int c = piece(team, i), m = c / STEPS;
+            const float* at = (m == 0 ? from[0] : from[ATT_SETS - 1]) + KCodes::first_dim(c % STEPS, t);
+            if (c < PIECES) octet(at, used(item, m, g), x[i]);
+        }
     }
 
-    // tops: room for a float of each query and slice, where there are several; barrier: of the warps of a head's slices.
-    __device__ __forceinline__ void prepare(const Item& item, float* tops, int barrier, int slice, float k_unit, float whole_unit, int g, int t) {
-        float top[ATT_SETS];
+    // room: BYTES of shared memory that nothing else uses until the warps meet again; barrier: of `THREADS` threads that prepare.
+    template <int THREADS>
+    __device__ __forceinline__ void prepare(const Item& item, void* room, int barrier, int team, int slice, float k_unit, float whole_unit, int g, int t) {
+        // [query][slice][step]
+        float *tops = static_cast<float*>(room), *sums = tops + TOPS;
+        u32* words = reinterpret_cast<u32*>(sums + TOPS) + slice * PIECES * Of::WORDS * 32 + threadIdx.x % 32;
 #pragma unroll
-        for (int m = 0; m < ATT_SETS; m++) {
-            top[m] = 0;
+        for (int i = 0; i < EACH; i++) {
+            const int c = piece(team, i), at = ((c / STEPS * 4 + g / 2) * ATT_SLICES + slice) * STEPS + c % STEPS;
+            if (c >= PIECES) break;
+            const float top = quad_max(largest(x[i], 0));
+            float all = 0;
+            if (Of::MINIMA) {
 #pragma unroll
-            for (int s = 0; s < ATT_WIDTH / 32; s++) top[m] = largest(x[m][s], top[m]);
-            top[m] = quad_max(top[m]);
-            if (ATT_SLICES > 1 && t == 0) tops[slice * QUERIES + 4 * m + g / 2] = top[m];
+                for (int j = 0; j < 8; j++) all += x[i][j];
+                all = quad_sum(all);
+            }
+            if (t == 0) tops[at] = top, sums[at] = all;
         }
-        if (ATT_SLICES > 1) meet(barrier, 32 * ATT_SLICES);
+        meet(barrier, THREADS);
+        // The largest dim of all of a query, or of one step.
+        auto top_of = [&](int query, int s) {
+            const float* of = tops + query * ATT_SLICES * STEPS;
+            float top = Of::WHOLE ? 0 : of[slice * STEPS + s];
+#pragma unroll
+            for (int i = 0; i < (Of::WHOLE ? ATT_SLICES * STEPS : 0); i++) top = max_nan(top, of[i]);
+            return top;
+        };
+        auto take = [&](int m, int s, const u32(&w)[Of::WORDS]) {
+            scores.take(m, s, w, top_of(4 * m + t, s), Of::MINIMA ? sums[((4 * m + t) * ATT_SLICES + slice) * STEPS + s] : 0, k_unit, whole_unit);
+        };
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            const int c = piece(team, i);
+            if (c >= PIECES) break;
+            u32 w[Of::WORDS];
+            Of::words(x[i], top_of(c / STEPS * 4 + g / 2, c % STEPS), g, w);
+            if constexpr (TEAMS == 1) take(i / STEPS, i % STEPS, w);
+            else
+#pragma unroll
+                for (int j = 0; j < Of::WORDS; j++) words[(c * Of::WORDS + j) * 32] = w[j];
+        }
+        if constexpr (TEAMS > 1) {
+            meet(barrier, THREADS);
+#pragma unroll
+            for (int c = 0; c < PIECES; c++) {
+                u32 w[Of::WORDS];
+#pragma unroll
+                for (int j = 0; j < Of::WORDS; j++) w[j] = words[(c * Of::WORDS + j) * 32];
+                take(c / STEPS, c % STEPS, w);
+            }
+        }
 #pragma unroll
         for (int m = 0; m < ATT_SETS; m++) {
-#pragma unroll
-            for (int o = 0; o < (ATT_SLICES > 1 ? ATT_SLICES : 0); o++) top[m] = max_nan(top[m], tops[o * QUERIES + 4 * m + g / 2]);
-            scores.prepare(m, x[m], top[m], k_unit, whole_unit, g, t);
             if (ATT_MEANS) means.prepare(m, from[m], used(item, m, g), whole_unit, g, t);
             lowest = min(lowest, __reduce_min_sync(~0u, used(item, m, g) ? position[m] : 0x7FFFFFFF));
             highest = max(highest, __reduce_max_sync(~0u, position[m]));

@@ -48,36 +48,33 @@ template <int TYPE, int WIDTH, int SETS> struct Scores {
     static constexpr bool PER_CELL = Codes<TYPE, WIDTH>::PER_CELL;
     static constexpr int PARTS = Codes<TYPE, WIDTH>::PARTS, ORDERS = Codes<TYPE, WIDTH>::ORDERS;
     u32 q[SETS][STEPS][ORDERS][2];
-    static constexpr bool MINIMA = Codes<TYPE, WIDTH>::MINIMA;
+    // WHOLE: whether a query has one unit for all dims.
+    static constexpr bool MINIMA = Codes<TYPE, WIDTH>::MINIMA, WHOLE = PER_CELL;
     // Of query t: what one unit of the product is worth, times scale and log2(e), for all dims or for 32; and the sum of 32 dims,
     // which minima meet.
     float unit[SETS][PER_CELL ? 1 : STEPS], sum[SETS][MINIMA ? STEPS : 1];
 
-    // x: the dims of the lane's octet of step s, of query g / 2 of set n; top: the largest of the whole query; scale, whole: what
-    // a unit of a product with codes is worth, and one with values.
-    __device__ __forceinline__ void prepare(int n, const float (&x)[STEPS][8], float top, float scale, float whole, int g, int t) {
+    // Of a lane's octet of dims of a query, whose largest dim is `most`: the words of its column in a step.
+    static constexpr int WORDS = 2 * ORDERS;
+    static __device__ __forceinline__ void words(const float (&x)[8], float most, int g, u32 (&w)[WORDS]) {
+        const float inverse = most > 0 ? 16319.0f / most : 0.0f;
 #pragma unroll
-        for (int s = 0; s < STEPS; s++) {
-            if (MINIMA) {
-                float all = 0;
+        for (int part = 0; part < ORDERS; part++) {
+            float y[8];
+            u32 two[2];
 #pragma unroll
-                for (int i = 0; i < 8; i++) all += x[s][i];
-                sum[n][s] = __shfl_sync(~0u, quad_sum(all) * whole, 8 * t);
-            }
-            float most = top;
-            if constexpr (!PER_CELL) {
-                most = quad_max(largest(x[s], 0));
-            }
-            const float inverse = most > 0 ? 16319.0f / most : 0.0f;
-#pragma unroll
-            for (int part = 0; part < ORDERS; part++) {
-                float y[8];
-#pragma unroll
-                for (int i = 0; i < 8; i++) y[i] = x[s][Codes<TYPE, WIDTH>::dim_of(part, i)];
-                two_bytes(y, inverse, g, q[n][s][part]);
-            }
-            if (s == 0 || !PER_CELL) unit[n][s] = __shfl_sync(~0u, most * (1 / 16319.0f) * scale, 8 * t);
+            for (int i = 0; i < 8; i++) y[i] = x[Codes<TYPE, WIDTH>::dim_of(part, i)];
+            two_bytes(y, inverse, g, two);
+            w[2 * part] = two[0], w[2 * part + 1] = two[1];
         }
+    }
+    // The words of step s and set n; and of query t its largest dim and the sum of its dims there. scale, whole: what a unit of
+    // a product with codes is worth, and one with values.
+    __device__ __forceinline__ void take(int n, int s, const u32 (&w)[WORDS], float most, float all, float scale, float whole) {
+#pragma unroll
+        for (int i = 0; i < WORDS; i++) q[n][s][i / 2][i % 2] = w[i];
+        if (s == 0 || !PER_CELL) unit[n][s] = most * (1 / 16319.0f) * scale;
+        if (MINIMA) sum[n][s] = all * whole;
     }
 
     // UNITS: whether the unit of a whole query is in the scores, or comes later.
@@ -153,22 +150,25 @@ struct OfBfloats {
 
 // Keys that are read as floats of 16 bits.
 template <typename FLOATS, int TYPE, int WIDTH, int SETS> struct FloatScores {
-    static constexpr int STEPS = WIDTH / 32;
+    static constexpr int STEPS = WIDTH / 32, WORDS = 4;
+    static constexpr bool MINIMA = false, WHOLE = true;
     u32 q[SETS][STEPS][4];
     float unit[SETS];
 
-    __device__ __forceinline__ void prepare(int n, const float (&x)[STEPS][8], float top, float scale, float, int g, int t) {
-        // A query's largest dim becomes 1024: far from overflow, and what is lost below is 2^-34 of it.
-        const float inverse = top > 0 ? 1024.0f / top : 0.0f;
-        unit[n] = __shfl_sync(~0u, top * (1 / 1024.0f) * scale, 8 * t);
+    // As in Scores. A query's largest dim becomes 1024: far from overflow, and what is lost below is 2^-34 of it.
+    static __device__ __forceinline__ void words(const float (&x)[8], float most, int g, u32 (&w)[WORDS]) {
+        const float inverse = most > 0 ? 1024.0f / most : 0.0f;
 #pragma unroll
-        for (int s = 0; s < STEPS; s++)
+        for (int i = 0; i < 4; i++) {
+            const float a = x[2 * i] * inverse, b = x[2 * i + 1] * inverse;
+            const u32 hi = FLOATS::two(a, b);
+            w[i] = g % 2 ? FLOATS::two(a - FLOATS::first(hi), b - FLOATS::second(hi)) : hi;
+        }
+    }
+    __device__ __forceinline__ void take(int n, int s, const u32 (&w)[WORDS], float most, float, float scale, float) {
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const float a = x[s][2 * i] * inverse, b = x[s][2 * i + 1] * inverse;
-                const u32 hi = FLOATS::two(a, b);
-                q[n][s][i] = g % 2 ? FLOATS::two(a - FLOATS::first(hi), b - FLOATS::second(hi)) : hi;
-            }
+        for (int i = 0; i < 4; i++) q[n][s][i] = w[i];
+        if (s == 0) unit[n] = most * (1 / 1024.0f) * scale;
     }
 
     __device__ __forceinline__ void run(const Codes<TYPE, WIDTH>& k, u32 scales, int g, float (&x)[SETS][4]) const {

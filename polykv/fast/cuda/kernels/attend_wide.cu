@@ -103,14 +103,14 @@ attend_wide(const float* q, const Item* __restrict__ items, const int* __restric
                 if (ATT_MEANS) fetch<MEAN>(to + ATT_TILES * K_PART + 16 * lane, mean_of + (unsigned long long)block * mean_block, lane);
             });
         };
-        ItemQueries queries;
+        ItemQueries<1> queries;
         queries.find(q, rows, positions, item, n_heads, kv * group, slice, g);
         // Until here tables are read. Loads of queries come before copies of tiles, which would keep them waiting.
         follows(q);
-        queries.load(item, g, t);
+        queries.load(item, 0, g, t);
         send(at);
         // Where weights will be, later.
-        queries.prepare(item, reinterpret_cast<float*>(quads(memory, WEIGHTS_AT)), SCORED, slice, k_unit, whole_unit, g, t);
+        queries.prepare<SIDE>(item, quads(memory, WEIGHTS_AT), SCORED, 0, slice, k_unit, whole_unit, g, t);
         KCodes key;
         key.levels_from(k_levels, gridDim.z);
         const int closed = queries.closed(item), open = queries.open(item, window, seen_from);
