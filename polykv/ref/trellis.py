@@ -9,9 +9,10 @@ first. The state of step t is the L bits from bit k t on: decoding is random acc
 
 The encoder finds the path of least squared error by dynamic programming (Viterbi). States with equal low L - k bits
 were reached from the same 2^k predecessors, which differ in their low k bits p; on ties the lowest p wins. Of equally
-good final states one is chosen by `final_order`. `cpu` finds the same paths (of zeros, whose norm is 0, sometimes others),
-`cuda` paths that cost no more but for the rounding of its costs (docs/CUDA.md). Source: docs/FORMATS.md; Marcellin and Fischer, "Trellis coded
-quantization" (1990); layout, codebooks and ties are those of the spiritbuun fork (data/README.md).
+good final states one is chosen by `final_order`. `cpu` finds the same paths (of zeros, whose norm is 0, sometimes
+others), `cuda` paths that cost no more but for the rounding of its costs (docs/CUDA.md). Source: docs/FORMATS.md;
+Marcellin and Fischer, "Trellis coded quantization" (1990); layout, codebooks and ties are those of the spiritbuun fork
+(data/README.md).
 """
 
 from __future__ import annotations
