@@ -8,6 +8,10 @@ from polykv.ops import Agreement
 
 # Below this magnitude float32 has no relative precision left (denormals and their neighbourhood).
 FLOOR = 2.0**-100
+# Paths of trellis types on a GPU, whose costs are rounded (tests/cuda/test_paths_host.py): relative excess of a vector's
+# squared error where it has another path than that of the reference. Such a path has another length too, so its norm
+# may be rounded to the next float16: 2^-10 of 2 (1 - cosine), which is about the error itself.
+OTHER_PATHS = 1e-3
 
 
 def worst_error(kind: Agreement, got: tuple[np.ndarray, ...], want: tuple[np.ndarray, ...]) -> float:

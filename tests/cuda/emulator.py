@@ -19,7 +19,7 @@ from typing import Any
 
 import host
 import numpy as np
-from instructions import BULK, HALF_PAIRS, TENSOR, WGMMA
+from instructions import BULK, HALF_PAIRS, TENSOR, TURNS, WGMMA
 
 from polykv.fast.cuda.source import Defines, source
 
@@ -33,7 +33,6 @@ using std::max;
 #define __launch_bounds__(...)
 static float2 make_float2(float x, float y) { return {x, y}; }
 static float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
-static uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 static uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 struct Place { unsigned x, y, z; };
 static Place threadIdx, blockIdx, blockDim, gridDim;
@@ -129,12 +128,14 @@ template <typename T> static T __shfl_up_sync(unsigned, T v, int distance) {
     const int lane = threadIdx.x % 32;
     return taken<T>(given(v), lane >= distance ? lane - distance : lane);
 }
-static int __any_sync(unsigned, int v) {
+template <typename F> static int over_warp(int v, int start, F with) {
     const auto all = given(v);
-    int any = 0;
-    for (int i = 0; i < 32; ++i) any |= taken<int>(all, i);
-    return any;
+    for (int i = 0; i < 32; ++i) start = with(start, taken<int>(all, i));
+    return start;
 }
+static int __reduce_min_sync(unsigned, int v) { return over_warp(v, v, [](int a, int b) { return min(a, b); }); }
+static int __reduce_max_sync(unsigned, int v) { return over_warp(v, v, [](int a, int b) { return max(a, b); }); }
+static int __any_sync(unsigned, int v) { return over_warp(v, 0, [](int a, int b) { return a | b; }); }
 static void atomicAnd(unsigned* at, unsigned v) { *at &= v; }
 static void atomicOr(unsigned* at, unsigned v) { *at |= v; }
 template <typename T> static T atomicAdd(T* at, T v) { const T old = *at; *at += v; return old; }
@@ -176,6 +177,19 @@ mma_s8_32_from(int (&d)[4], const int (&c)[4], unsigned a0, unsigned a1, unsigne
     memcpy(d, c, sizeof d);
     mma_s8_32(d, a0, a1, a2, a3, b);
 }
+static void
+mma_u8_32_from(int (&d)[4], const int (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, uint2 b) {
+    // Bytes without sign are 128 more than those with their upper bit turned.
+    const unsigned top = 0x80808080u, all = 0x01010101u;
+    mma_s8_32_from(d, c, a0 ^ top, a1 ^ top, a2 ^ top, a3 ^ top, b);
+    int sums[4] = {};
+    mma_s8_32(sums, all, all, all, all, b);
+    for (int i = 0; i < 4; ++i) d[i] += 128 * sums[i];
+}
+static void mma_s8_16_from(int (&d)[4], const int (&c)[4], unsigned a0, unsigned a1, unsigned b) {
+    memcpy(d, c, sizeof d);
+    mma_s8_16(d, a0, a1, b);
+}
 static void keep_in_register(int&) {}
 static int two_times(unsigned word, int by, int start) { return start + by * ((short)word + ((int)word >> 16)); }
 """
@@ -198,6 +212,7 @@ INSTEAD = {
     "half_pairs.cuh": HALF_PAIRS,
     "wgmma.cuh": WGMMA,
     "bulk.cuh": BULK,
+    "turns.cuh": TURNS,
 }
 
 

@@ -38,6 +38,9 @@ inline unsigned __byte_perm(unsigned a, unsigned b, unsigned s) {
     for (int i = 0; i < 4; ++i) y |= (unsigned)(both >> (8 * ((s >> (4 * i)) & 7)) & 255) << (8 * i);
     return y;
 }
+inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+inline unsigned __funnelshift_l(unsigned low, unsigned high, int by) { return high << by | (uint64_t)low >> (32 - by); }
+inline unsigned __funnelshift_r(unsigned low, unsigned high, int by) { return (high | 0ull) << (32 - by) | low >> by; }
 inline int __dp4a(int a, int b, int c) {
     for (int i = 0; i < 4; ++i) c += (int)(int8_t)(a >> (8 * i)) * (int)(int8_t)(b >> (8 * i));
     return c;

@@ -12,15 +12,7 @@ alignas(1024) static uint4 memory[1 << 14];
 
 static int __float2int_rn(float x) { return (int)lrintf(x); }
 static u32 __umulhi(u32 a, u32 b) { return (u32)((uint64_t)a * b >> 32); }
-static u32 __funnelshift_r(u32 low, u32 high, int n) { return (u32)(((uint64_t)high << 32 | low) >> (n & 31)); }
 template <typename T> static T __shfl_sync(unsigned, T v, int lane) { return taken<T>(given(v), lane); }
-template <typename F> static int over_warp(int v, int start, F with) {
-    const auto all = given(v);
-    for (int i = 0; i < 32; ++i) start = with(start, taken<int>(all, i));
-    return start;
-}
-static int __reduce_min_sync(unsigned, int v) { return over_warp(v, v, [](int a, int b) { return min(a, b); }); }
-static int __reduce_max_sync(unsigned, int v) { return over_warp(v, v, [](int a, int b) { return max(a, b); }); }
 static int __all_sync(unsigned, int v) { return over_warp(v != 0, 1, [](int a, int b) { return a & b; }); }
 static u32 __ballot_sync(unsigned, int v) {
     return (u32)over_warp((v != 0) << threadIdx.x % 32, 0, [](int a, int b) { return a | b; });
@@ -74,13 +66,20 @@ static uint4 shared16(u32 at) { return shared_as<uint4>(at); }
 static uint2 shared8(u32 at) { return shared_as<uint2>(at); }
 static u32 shared4(u32 at) { return shared_as<u32>(at); }
 static u32 shared2(u32 at) { return shared_as<u16>(at); }
-struct Copy { u32 to; const void* from; };
+static void put(u32 at, const void* from, u32 size) {
+    if (at % size || at + size > sizeof memory) __builtin_trap();
+    memcpy((char*)memory + at, from, size);
+}
+static void put8(u32 at, u32 x, u32 y) { const u32 both[] = {x, y}; put(at, both, 8); }
+static void put4(u32 at, float x) { put(at, &x, 4); }
+struct Copy { u32 to; const void* from; int size; };
 static std::vector<Copy> begun[1024];
 static std::vector<std::vector<Copy>> sent[1024];
-static void copy16(u32 to, const void* from) {
-    if (to % 16 || (uintptr_t)from % 16) __builtin_trap();
-    begun[threadIdx.x].push_back({to, from});
+template <int BYTES> static void copy_async(u32 to, const void* from) {
+    if (to % BYTES || (uintptr_t)from % BYTES) __builtin_trap();
+    begun[threadIdx.x].push_back({to, from, BYTES});
 }
+static void copy16(u32 to, const void* from) { copy_async<16>(to, from); }
 static void copies_sent() {
     sent[threadIdx.x].push_back(begun[threadIdx.x]);
     begun[threadIdx.x].clear();
@@ -88,7 +87,7 @@ static void copies_sent() {
 template <int N> static void copies_but() {
     auto& groups = sent[threadIdx.x];
     for (; groups.size() > N; groups.erase(groups.begin()))
-        for (const Copy& c : groups[0]) memcpy((char*)memory + c.to, c.from, 16);
+        for (const Copy& c : groups[0]) memcpy((char*)memory + c.to, c.from, c.size);
 }
 static Meeting teams[16];
 static void meet(int id, int members) {
@@ -101,6 +100,7 @@ static void arrive(int id, int members) {
     ++teams[id].arrived;
     release(teams[id]);
 }
+static float4 loaded16(const float* from) { return *(const float4*)from; }
 static uint4 matrices(u32 at) {
     const auto all = given(at);
     u32 w[4];
@@ -228,6 +228,30 @@ static void bulk_wait(u32 barrier, int odd) {
         if (b.coming.empty()) __builtin_trap();
         memcpy((char*)memory + b.coming[0].to, b.coming[0].from, b.bytes);
         b.coming.clear(), ++b.phases;
+    }
+}
+"""
+
+# Copies that a thread has begun and not sent are there when it arrives for them.
+TURNS = r"""
+struct Turn { int arrivals, left; long past; };
+static Turn turns[64];
+static Turn& turn_at(u32 at) { return turns[at / 8 % 64]; }
+static void turn_init(u32 at, int arrivals) { turn_at(at) = {arrivals, arrivals, 0}; }
+static void turn_arrive(u32 at) {
+    Turn& turn = turn_at(at);
+    if (--turn.left == 0) turn.left = turn.arrivals, ++turn.past;
+}
+static void turn_arrive_copied(u32 at) {
+    copies_sent();
+    for (const Copy& c : sent[threadIdx.x].back()) memcpy((char*)memory + c.to, c.from, c.size);
+    sent[threadIdx.x].pop_back();
+    turn_arrive(at);
+}
+static void turn_wait(u32 at, int parity) {
+    while ((turn_at(at).past & 1) == parity) {
+        Thread* me = running;
+        swapcontext(&me->context, &home);
     }
 }
 """

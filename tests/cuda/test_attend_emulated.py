@@ -47,6 +47,8 @@ CASES = (
     ("turbo3_tcq_n/turbo3_tcq", (4, 1, 128, 64, (40, 2), 0, 0.0)),
     ("q8_0/turbo3", (4, 1, 128, 64, (40, 2), 0, 0.0)),
     ("q4_0/turbo4", (8, 1, 512, 64, (40, 2), 20, 0.0)),
+    # More turns than there are places for weights (kernels/attend_wide.cu).
+    ("turbo2/q4_0", (8, 1, 384, 576, (65, 3), 0, 30.0)),
     ("turbo2/f16", (4, 2, 96, 64, (40, 2), 0, 0.0)),
     ("q5_0/q6_0", (4, 1, 64, 128, (5, 64), 0, 0.0)),
     ("q6_0/q5_0", (8, 1, 64, 64, (5, 64), 50, 0.0)),
@@ -103,7 +105,7 @@ def while_written(made: Config, layer: LayerKV, written: list[tuple[int, int]]) 
         for block, tile in written:
             old[:, block, tile * size : (tile + 1) * size] ^= 0x55
         found.append((data, old, fresh))
-    with kernel("attend.cu", "attend", **made.defines()).function.late(*found):
+    with kernel(f"{made.file}.cu", made.file, **made.defines()).function.late(*found):
         yield
 
 

@@ -171,4 +171,5 @@ def test_shared_memory_fits(head_dim: int, limit: int) -> None:
                     made = config(k, v, head_dim, sets, softcap=False, limit=limit, one_table=one_table)
                     if limit >= 164 << 10 or max(k.bits, v.bits) < 16:
                         assert made.ctas * (made.shared + 1024) <= limit
-                    assert made.stages >= 1 + (made.copies == 0) and made.teams * made.slices == made.warps
+                    assert made.stages >= 1 + (made.copies == 0)
+                    assert made.teams * made.slices * (1 + made.apart) == made.warps

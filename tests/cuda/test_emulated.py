@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pretend_cupy
 import pytest
-from agreement import worst_error
+from agreement import worst_cost, worst_error
 from case_base import normal, seeded, weight
 from cases import CASES
 from on_device import DeviceOps
@@ -60,6 +60,14 @@ def test_twin(machine: None, name: str) -> None:
     ops: Any = DeviceOps()
     error = worst_error(case.agreement, case.prepare(ops)(), case.prepare(load("ref"))())
     assert error <= tolerance(case)
+
+
+@pytest.mark.parametrize("name", ["kv_append-turbo3_tcq-normal-5x1x64", "encode-turbo2_tcq-normal-5x128"])
+def test_a_warp_finds_paths(machine: None, name: str) -> None:
+    case, ops = BY_NAME[name], DeviceOps()
+    assert case.cost is not None
+    got, want = case.prepare(ops)(), case.prepare(load("ref"))()  # type: ignore[arg-type]
+    assert worst_cost(case.cost(got), case.cost(want)) <= tolerance(case)
 
 
 @pytest.mark.parametrize("kind", [WeightType.Q4_0, WeightType.Q6_K], ids=lambda k: k.name)

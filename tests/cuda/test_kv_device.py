@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from case_base import normal, seeded, vectors
+from agreement import OTHER_PATHS, worst_cost
+from case_base import normal, seeded, squared_error, vectors
 
 from polykv import ref
 from polykv.cache.codecs import codec
@@ -14,7 +15,7 @@ from polykv.fast.cuda.arrays import asarray, asnumpy
 from polykv.fast.cuda.device import cupy, problem
 from polykv.fast.cuda.kv_write import KeySteps, New, write, write_both
 from polykv.ref.codec import encode_groups
-from polykv.types import Angles, LayerKV, Slots
+from polykv.types import Angles, Family, LayerKV, Slots
 
 GPU = problem()
 pytestmark = pytest.mark.skipif(GPU is not None, reason=f"no GPU to run on: {GPU}")
@@ -32,7 +33,8 @@ def slots(cells: np.ndarray, size: int) -> Slots:
 @pytest.mark.parametrize("values", [False, True], ids=["k", "v"])
 @pytest.mark.parametrize("name", TYPES)
 def test_many_rows_at_once_are_those_of_the_reference(name: str, values: bool) -> None:
-    """Cells of a tile are written by different warps at the same time, in any order; all bits are the reference's."""
+    """Cells of a tile are written by different warps at the same time, in any order; all bits are the reference's, but
+    for some paths that are as good."""
     c, n, heads, dim, size = codec(name), 4096, 8, 128, 128
     x = vectors("many", c, "student", n, heads, dim)
     cells = np.random.default_rng(5).permutation(n).astype(np.int32)
@@ -41,7 +43,13 @@ def test_many_rows_at_once_are_those_of_the_reference(name: str, values: bool) -
         cuda.kv_append(arena, asarray(x[rows]), slots(cells[rows], size))
     got = asnumpy(cuda.kv_pack(arena, asarray(np.arange(n // size, dtype=np.int32))))
     want = encode_groups(c, x, c.group(dim))
-    assert np.array_equal(got[cells // size, cells % size], want)
+    got = got[cells // size, cells % size]
+    if c.family == Family.TRELLIS:
+        assert (got == want).all(axis=-1).mean() > 0.99
+        cost, least = (squared_error(c, x, each, c.group(dim)) for each in (got, want))
+        assert worst_cost(cost, least) <= OTHER_PATHS and cost.sum() <= least.sum() * (1 + 1e-6)
+    else:
+        assert np.array_equal(got, want)
 
 
 @pytest.mark.parametrize("name", TYPES)

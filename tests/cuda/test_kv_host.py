@@ -14,7 +14,8 @@ from typing import Any
 import host
 import numpy as np
 import pytest
-from case_base import normal, seeded, vectors
+from agreement import OTHER_PATHS, worst_cost
+from case_base import normal, seeded, squared_error, vectors
 
 from polykv import ref
 from polykv.cache.codecs import codec
@@ -40,6 +41,8 @@ SHIM = """
 using std::max;
 using std::min;
 inline int __any_sync(unsigned, int x) { return x; }
+inline int __reduce_max_sync(unsigned, int x) { return x; }
+inline int __reduce_min_sync(unsigned, int x) { return x; }
 inline void atomicAnd(unsigned* at, unsigned x) { *at &= x; }
 inline void atomicOr(unsigned* at, unsigned x) { *at |= x; }
 #include "kv_types.cuh"
@@ -136,6 +139,16 @@ def in_order(c: Codec, turn: int) -> bool:
     return not c.rotated or turn & (turn - 1) == 0
 
 
+def same(c: Codec, turn: int, got: np.ndarray, want: np.ndarray, x: np.ndarray, group: int) -> bool:
+    """Whether packed bytes of x are the reference's, but for a value in a thousand at the middle between two levels,
+    and for paths that are as good. (That of a vector of zeros says nothing.)"""
+    if c.family == Family.TRELLIS:
+        cost, least = (squared_error(c, x, each, group) for each in (got, want))
+        few = (got != want)[least > 0].any(axis=-1).mean() <= (0.05 if in_order(c, turn) else 0.2)
+        return bool(few and worst_cost(cost, least) <= OTHER_PATHS)
+    return np.array_equal(got, want) if in_order(c, turn) else bool((got != want).mean() < 2e-3)
+
+
 def close(c: Codec, turn: int, got: np.ndarray, want: np.ndarray) -> bool:
     scale = np.abs(want).max(axis=-1, keepdims=True, initial=1e-30)
     return np.array_equal(got, want) if in_order(c, turn) else bool((np.abs(got - want) <= 3e-6 * scale).all())
@@ -161,10 +174,9 @@ def test_codes_are_those_of_the_reference(run: Run, name: str, dim: int) -> None
         x = vectors("host", c, kind, 33, dim)
         want = encode_groups(c, x, c.group(dim))
         got = np.stack([run("encode", c, dim, Use.K, row, np.full_like(want[0], 0xA5)) for row in x])
-        # Else a value at the middle between two levels may go either way, and a constant vector has many of them.
-        assert (
-            np.array_equal(got, want) if in_order(c, c.turn(dim)) else kind == "constant" or (got != want).mean() < 2e-3
-        )
+        # A constant vector has many values at the middle between two levels.
+        flat = kind == "constant" and not in_order(c, c.turn(dim))
+        assert flat or same(c, c.turn(dim), got, want, x, c.group(dim))
 
 
 @pytest.mark.parametrize("dim", (64, 72, 80, 100, 128, 192, 256))
@@ -175,7 +187,7 @@ def test_exchange_bytes_are_those_of_the_reference(run: Run, name: str, dim: int
     x = vectors("exchange", c, "student", 9, dim)
     want = ref.encode(c, x)
     got = np.stack([run("encode", c, dim, Use.EXCHANGE, row, np.full_like(want[0], 0xA5)) for row in x])
-    assert np.array_equal(got, want) if in_order(c, turn) else (got != want).mean() < 2e-3
+    assert same(c, turn, got, want, x, c.block)
     values = np.stack([run("decode", c, dim, Use.EXCHANGE, row, np.zeros(dim, np.float32)) for row in want])
     assert close(c, turn, values, ref.decode(c, want, dim))
 
@@ -198,10 +210,11 @@ def test_tiles_hold_every_cell(run: Run, name: str, dim: int, use: Use) -> None:
     values = np.stack([run("read", c, dim, use, tile, np.zeros(dim, np.float32), i) for i in range(TILE)])
     assert close(c, c.turn(dim), values, ref.kv_read(arena, np.zeros(1, np.int32))[0, :, 0])
     # Vectors that go to cells as they are encoded.
-    fresh = rng.integers(0, 256, tile.size, dtype=np.uint8)
+    fresh = rng.integers(0, 256, (2, tile.size), dtype=np.uint8)
     for i in range(TILE):
-        run("append", c, dim, use, x[i], fresh, i)
-    assert np.array_equal(fresh, tile) if in_order(c, c.turn(dim)) else (fresh != tile).mean() < 2e-3
+        run("append", c, dim, use, x[i], fresh[0], i)
+        run("unpack", c, dim, use, run("encode", c, dim, Use.K, x[i], want[0].copy()), fresh[1], i)
+    assert np.array_equal(*fresh)
 
 
 def on_host(c: Codec, dim: int, data: np.ndarray, use: Use) -> np.ndarray:
@@ -255,12 +268,10 @@ def test_levels_are_what_codes_stand_for(name: str, dim: int) -> None:
     c = codec(name)
     table, unit = levels(c, dim)
     whole = table.view(np.int8)[: len(c.centroids)].astype(np.float64)
-    if c.bits == 4:
-        # Magnitudes of the eight below zero come first.
-        assert (whole >= 0).all()
-        whole[:8] *= -1
+    # Of sixteen levels eight are below zero and eight above, of which one more has to be a byte.
+    assert c.bits < 4 or ((whole[:8] < 0).all() and (whole[8:] > 0).all())
     want = np.array(c.centroids) * np.sqrt(c.block / c.group(dim))
-    assert np.abs(whole).max() == 127
+    assert np.abs(whole).max() == (126 if c.bits == 4 else 127)
     assert (np.abs(whole * unit - want) <= unit * 0.5001).all()
 
 

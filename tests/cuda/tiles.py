@@ -65,7 +65,7 @@ def _levels(codec: Codec, head_dim: int) -> F64:
     count = len(codec.centroids)
     if count == 256:
         return words.view(np.float16).astype(np.float64) * unit
-    found: F64 = words.view(np.int8)[:count] * np.sign(codec.centroids) ** (count == 16) * unit
+    found: F64 = words.view(np.int8)[:count] * unit
     return found
 
 

@@ -16,6 +16,8 @@ from polykv.fast.cuda.layout_trellis import ENTRIES
 from polykv.fast.cuda.source import Define
 
 WARPS, QUERIES = 4, 4
+# Turns whose weights wait for warps that sum values (kernels/attend_wide.cu).
+PLACES = 4
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,8 @@ class Config:
     """k, v: how types lie in tiles; width, slices: of a head; sets: queries / 4; ctas: blocks that should fit a
     multiprocessor; stages: turns under way for a warp; tiles: of a turn; softcap: whether scores are capped; warps: of
     a block; copies: of each table of a trellis type; one_table: whether K and V share theirs; centered: whether keys
-    are less a mean; early: whether attention begins while new keys and values are being written."""
+    are less a mean; early: whether attention begins while new keys and values are being written; apart: whether
+    weights are found by other warps than those that sum values (kernels/attend_wide.cu)."""
 
     k: Kind
     v: Kind
@@ -39,11 +42,17 @@ class Config:
     one_table: bool = False
     centered: bool = False
     early: bool = False
+    apart: bool = False
+
+    @property
+    def file(self) -> str:
+        """The name of the kernel."""
+        return "attend_wide" if self.apart else "attend"
 
     @property
     def teams(self) -> int:
         """Warps of a block that take different tiles."""
-        return self.warps // self.slices
+        return self.warps // self.slices // (1 + self.apart)
 
     @property
     def turn(self) -> int:
@@ -56,12 +65,22 @@ class Config:
         end."""
         stage = self.tiles * (self.k.slice_bytes(self.width) + self.v.slice_bytes(self.width))
         stage += mean_bytes(self.width) if self.centered else 0
-        exchange = 2 * self.warps * self.tiles * self.sets * 512 if self.slices > 1 else 0
-        queries = QUERIES * self.sets
-        results = self.teams * queries * self.width * self.slices * 4 + self.warps * queries * 8
+        queries, units = QUERIES * self.sets, self.tiles * self.sets * 512
+        if self.apart:
+            sums = self.slices * self.sets * self.width * 16
+            return self.slices * (self.stages * stage + units) + PLACES * (units + 4 * queries) + sums
+        exchange = 2 * self.warps * units if self.slices > 1 else 0
+        results = self.teams * queries * (self.width * self.slices + 8) * 4 + self.warps * queries * 8
         tables = (self.k.path + self.v.path - self.one_table) * ENTRIES * 4 * self.copies
         tables += self.k.halves_bytes + self.v.halves_bytes
-        return max(tables + self.warps * self.stages * stage + exchange, results)
+        return max(tables + self.warps * self.stages * stage + exchange + self._prepared, results)
+
+    @property
+    def _prepared(self) -> int:
+        """Bytes where queries are prepared: of each 32 dims of a query two numbers, and words of tensor cores."""
+        words = 4 if self.k.bits == 16 or self.k.halves_bytes else 4 if self.k.path and self.k.bits == 2 else 2
+        pieces = self.slices * self.sets * self.width // 32
+        return 8 * QUERIES * pieces + (pieces * words * 128 if self.teams > 1 else 0)
 
     def defines(self) -> dict[str, Define]:
         """What kernels/attend.cu is specialised by."""
@@ -114,6 +133,11 @@ def config(
         # One block does what four would: a quarter of the partial results. Short segments would leave warps idle.
         made = Config(k, v, width, slices, sets, 1, 2, tiles, softcap, 4 * WARPS)
         if made.shared + 1024 <= limit:
+            return made
+    if wide < 8 and tiles == 2 and slices == 4 and sets == 2:
+        # With two slices nothing is gained.
+        made = Config(k, v, width, slices, sets, 8 // slices, 2, tiles, softcap, 2 * slices, apart=True)
+        if made.ctas * (made.shared + 1024) <= limit:
             return made
     if wide == 16:
         ctas, stages = 1, 2

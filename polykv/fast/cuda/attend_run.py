@@ -99,7 +99,7 @@ def run(
         places = Places(step.rows, step.positions, step.blocks, step.sums, step.weights, step.seen_from)
         run_shared(step.shared, places, q, k, v, scale=scale, window=window, softcap=softcap)
     launch(
-        kernel("attend.cu", "attend", **made.defines()),
+        kernel(f"{made.file}.cu", made.file, **made.defines()),
         (len(step.items), n_kv, 1),
         (32 * made.warps,),
         arguments,

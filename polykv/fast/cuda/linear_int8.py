@@ -1,6 +1,7 @@
 """Products of packed weights with a few rows of int8 activations: on tensor cores where rows of W are whole tiles.
 
-linear_tiles.cu    cols a multiple of TILE: up to 32 rows of x at the cost of one
+linear_staged.cu   2 to 32 rows of x, types and shapes of linear_staged.py: W and x come through shared memory
+linear_tiles.cu    other types, and a single row of those with blocks of 256 values: cols a multiple of TILE
 linear_few.cu      any cols, by dp4a: a warp has one row of W
 """
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from polykv.fast.cuda.compile import kernel, launch
 from polykv.fast.cuda.device import cupy, device
+from polykv.fast.cuda.linear_staged import cut_of
 from polykv.fast.cuda.source import Define
 from polykv.fast.cuda.weights import own, type_name
 from polykv.types import WEIGHT_BLOCK, MatrixType, QuantTensor, WeightType
@@ -67,7 +69,13 @@ def product(y: Any, w: QuantTensor, x: Int8Rows) -> None:
         # Blocks are as many as W wants, and would read a chunk of x that is not there.
         return
     arguments = (y, own(w), x.codes, x.scales, x.n, w.rows, w.cols)
-    if x.tiles:
+    cut = cut_of(w) if x.tiles and x.n > 1 else None
+    if cut is not None:
+        rows = tile_rows(x.n)
+        made = kernel("linear_staged.cu", "linear_staged", **cut.defines(w.type, rows))
+        grid = (-(-w.rows // cut.height) * cut.split,)
+        launch(made, grid, (cut.threads,), arguments, shared=cut.shared(w.type, rows))
+    elif x.tiles:
         rows = tile_rows(x.n)
         warps, groups = tile_block(w)
         made = kernel("linear_tiles.cu", "linear_tiles", **tile_defines(w.type, rows, warps, groups))

@@ -27,6 +27,8 @@ from polykv.fast.cuda.linear_int8 import (
     few_defines,
     tile_defines,
 )
+from polykv.fast.cuda.linear_staged import BYTES as STAGED
+from polykv.fast.cuda.linear_staged import cut
 from polykv.fast.cuda.prefill_config import config as prefill_config
 from polykv.fast.cuda.shared_config import TYPES as SHARED_TYPES
 from polykv.fast.cuda.shared_config import shared_config
@@ -41,6 +43,8 @@ ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 # Two blocks on a multiprocessor leave 128 registers a thread: with the sums of 16 or 32 rows of x, the last few words
 # of some types go to memory, once for a thousand weights or more.
 TILE_SPILLS = {1: 0, 8: 0, 16: 64, 24: 96, 32: 288}
+# Sixteen warps have 128 registers a thread: a few addresses, once for 128 columns.
+STAGED_SPILLS = 64
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,7 @@ def shipped() -> Iterator[Shipped]:
     """All kernels."""
     yield from _weights()
     yield from _linear()
+    yield from _staged()
     yield from _elementwise()
     yield from _attention()
     yield from _prefill()
@@ -88,8 +93,9 @@ def _linear() -> Iterator[Shipped]:
         # Rows of blocks of 256 values are always whole tiles.
         for rows in FEW_ROWS if WEIGHT_BLOCK[kind][0] < TILE else ():
             yield Shipped("linear_few.cu", "linear_few", few_defines(kind, rows))
-        # Rows change how often the same is done; every type at three numbers of them.
-        for rows in sorted({*TILE_ROWS[i % 2 :: 2], TILE_ROWS[-1]}):
+        # Rows change how often the same is done; every type at three numbers of them, or at two, and other kernels too.
+        few = (TILE_ROWS[i % 2], TILE_ROWS[-1]) if kind in STAGED else (*TILE_ROWS[i % 2 :: 2], TILE_ROWS[-1])
+        for rows in sorted(set(few)):
             # Groups change addresses, not what a lane holds.
             sizes = [(TILE_WARPS[0], 1), (TILE_WARPS[1], TILE_GROUPS[0])]
             for warps, groups in sizes if kind in TILE_PAIRS else sizes[:1]:
@@ -101,6 +107,22 @@ def _linear() -> Iterator[Shipped]:
     for int8 in (0, 1):
         yield Shipped("rounded.cu", "round_rows", {"ROUND_INT8": int8})
     yield Shipped("scale_rows.cu", "scale_rows")
+
+
+def _staged() -> Iterator[Shipped]:
+    """A wide matrix and a narrow one on Hopper, whose columns two blocks share, and a narrow one on Ampere."""
+    later = ARCHITECTURES[1:]
+    for i, kind in enumerate(STAGED):
+        places = (
+            (32, 28672, 132, SHARED, True, later),
+            (8 + 8 * (i % 3), 4096, 132, SHARED, True, later),
+            (24 - 8 * (i % 3), 4096, 108, 164 << 10, False, ARCHITECTURES),
+        )
+        for rows, height, *machine, architectures in places:
+            made = cut(kind, height, 4096, *machine)
+            assert made is not None, "all of them have room for it"
+            defines = made.defines(kind, rows)
+            yield Shipped("linear_staged.cu", "linear_staged", defines, STAGED_SPILLS, architectures=architectures)
 
 
 def _elementwise() -> Iterator[Shipped]:
@@ -137,20 +159,26 @@ def _attention() -> Iterator[Shipped]:
         for j, head in enumerate((*HEADS[i % 2 :: 2], OTHER_HEADS[i % 2])):
             other = kinds[(i + j) % len(kinds)]
             made = config(kind, other, head, 1 + (i // 2 + j) % 2, softcap=(i + j) % 3 == 0, limit=SHARED)
-            yield Shipped("attend.cu", "attend", made.defines(), MANY_SPILLS if made.warps >= MANY_WARPS else 0)
+            yield Shipped(f"{made.file}.cu", made.file, made.defines(), MANY_SPILLS if made.warps >= MANY_WARPS else 0)
+    # Heads of four slices with two sets: weights and values apart.
+    named = {kind.name: kind for kind in kinds}
+    for i, (k, v) in enumerate((("turbo2", "q4_0"), ("turbo4", "turbo3"), ("q5_1", "iq4_nl"))):
+        made = config(named[k], named[v], 384 + 128 * (i % 2), 2, softcap=i == 0, limit=SHARED)
+        assert made.apart
+        yield Shipped(f"{made.file}.cu", made.file, made.defines())
     for kind in (k for k in kinds if k.bits <= 3 and not k.path):
-        for head in HEADS[:3]:
+        for head in (64, 128):
             made = config(kind, kind, head, 1, softcap=False, limit=SHARED, long=True)
-            yield Shipped("attend.cu", "attend", made.defines(), MANY_SPILLS if made.warps >= MANY_WARPS else 0)
+            yield Shipped(f"{made.file}.cu", made.file, made.defines(), MANY_SPILLS if made.warps >= MANY_WARPS else 0)
     for i, kind in enumerate(k for k in kinds if k.path):
         for j, head in enumerate(HEADS[i::2]):
             how = {"one_table": True, "early": True}
             made = config(kind, kind, head, 1 + j % 2, softcap=False, limit=SHARED, **how)
-            yield Shipped("attend.cu", "attend", made.defines(), MANY_SPILLS if made.warps >= MANY_WARPS else 0)
+            yield Shipped(f"{made.file}.cu", made.file, made.defines(), MANY_SPILLS if made.warps >= MANY_WARPS else 0)
     # Centered keys, with one and two sets of queries.
     for i, kind in enumerate(k for k in kinds if k.name in USUAL):
         made = config(kind, kinds[2 * i], HEADS[i % len(HEADS)], 1 + i % 2, softcap=False, limit=SHARED, centered=True)
-        yield Shipped("attend.cu", "attend", made.defines(), MANY_SPILLS if made.warps >= MANY_WARPS else 0)
+        yield Shipped(f"{made.file}.cu", made.file, made.defines(), MANY_SPILLS if made.warps >= MANY_WARPS else 0)
     for head in (*HEADS, *OTHER_HEADS):
         width, slices = slices_of(head)
         for threads in MERGE_THREADS:

@@ -17,34 +17,15 @@
 // A warp takes every n-th tile. Where a head has several slices, that many warps work on the same tile: each multiplies
 // its own dims, they exchange their parts of the scores, and each sums its own dims of the values.
 
-#include "follow.cuh"
-#include "mma.cuh"
-#include "attend_types.cuh"
-#ifdef ATT_COPIES
-#include "attend_trellis.cuh"
-#endif
-#include "attend_scores.cuh"
-#include "attend_means.cuh"
-#include "attend_values.cuh"
+#include "attend_item.cuh"
 
-constexpr int WARPS = ATT_WARPS, TILE = 32, QUERIES = 4 * ATT_SETS, DIMS = ATT_WIDTH * ATT_SLICES, TEAMS = WARPS / ATT_SLICES;
-constexpr float NOTHING = -1e30f;
-
-using KCodes = Codes<ATT_K, ATT_WIDTH>;
-using VCodes = ValueCodes<ATT_V, ATT_WIDTH>;
-constexpr int K_PART = KCodes::BYTES, V_PART = VCodes::BYTES, K_TILE = ATT_SLICES * K_PART, V_TILE = ATT_SLICES * V_PART;
-constexpr int MEAN = ATT_MEANS ? Means<ATT_WIDTH, ATT_SETS>::BYTES : 0, MEAN_AT = ATT_TILES * (K_PART + V_PART);
-constexpr int STAGE = MEAN_AT + MEAN, TURN = TILE * ATT_TILES;
+constexpr int TEAMS = WARPS / ATT_SLICES;
+constexpr int MEAN_AT = ATT_TILES * (K_PART + V_PART), STAGE = MEAN_AT + MEAN;
 // Bytes of levels: those of the keys, then those of the values unless they are the same.
 constexpr int V_TABLE = ATT_SHARED_TABLE ? 0 : KCodes::TABLE, TABLES = V_TABLE + (ATT_SHARED_TABLE ? KCodes::TABLE : VCodes::TABLE);
 constexpr int EXCHANGE = ATT_SLICES > 1 ? 2 * WARPS * ATT_TILES * ATT_SETS * 32 * 16 : 0;
-
-struct Item {
-    // old: cells that were there before this step.
-    int table, first, count, start, old, row, rows, head, heads;
-};
-
-#include "attend_source.cuh"
+// Behind the turns on their way queries are prepared.
+constexpr int PREPARED_AT = TABLES + EXCHANGE + WARPS * ATT_STAGES * STAGE;
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32, ATT_CTAS)
 attend(const float* q, const Item* __restrict__ items, const int* __restrict__ rows,
@@ -54,7 +35,6 @@ attend(const float* q, const Item* __restrict__ items, const int* __restrict__ r
        int window, int seen_from, const u8* __restrict__ means, u32 mean_block, long long mean_head, float whole_unit,
        float* __restrict__ part, float2* __restrict__ part_ml) {
     extern __shared__ uint4 memory[];
-    if (!ATT_EARLY) follows(q);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     const int slice = warp % ATT_SLICES, team = warp / ATT_SLICES, kv = blockIdx.y;
     const Item item = items[blockIdx.x];
@@ -63,26 +43,32 @@ attend(const float* q, const Item* __restrict__ items, const int* __restrict__ r
     if (!ATT_SHARED_TABLE) copy_table<VCodes::TABLE, VCodes::ENTRIES>(memory + V_TABLE / 16, v_levels);
     const u32 base = shared_address(memory) + TABLES + EXCHANGE + warp * ATT_STAGES * STAGE;
 
-    Source source{k + kv * k_head + 16 * lane, v + kv * v_head + 16 * lane, k_block, v_block, shift};
+    const Source source{k + kv * k_head + slice * K_PART + 16 * lane, v + kv * v_head + slice * V_PART + 16 * lane, k_block, v_block, shift};
     const u8* mean_of = ATT_MEANS ? means + kv * mean_head + slice * MEAN + 16 * lane : means;
-    const int* table = blocks + item.table;
     const int first = item.first / TURN, n = (item.count + TURN - 1) / TURN;
     // Block of the turn after those on their way, read a turn before it is needed.
-    int ahead = team, block = ahead < n ? table[first + ahead >> shift] : 0;
+    auto block_of = [&](int turn) { return blocks[u32(item.table + (first + turn >> shift))]; };
+    int ahead = team, block = ahead < n ? block_of(ahead) : 0;
     const int fresh = item.old / TURN;
     auto send_keys = [&](int stage) {
         if (ATT_EARLY && fresh <= ahead && ahead < n) kernel_before();
         if (ahead >= n) return;
-        source.keys(base + stage * STAGE + 16 * lane, block, first + ahead, slice, lane);
+        source.keys(base + stage * STAGE + 16 * lane, block, first + ahead, lane);
         // A block is a unit.
-        if (ATT_MEANS) fetch<MEAN>(base + stage * STAGE + MEAN_AT + 16 * lane, mean_of + (unsigned long long)block * mean_block, lane);
+        if (ATT_MEANS) fetch<MEAN>(base + stage * STAGE + MEAN_AT + 16 * lane, mean_of + (unsigned long long)u32(block) * mean_block, lane);
     };
     auto send_values = [&](int stage) {
-        if (ahead < n) source.values(base + stage * STAGE + 16 * lane, block, first + ahead, slice, lane);
+        if (ahead < n) source.values(base + stage * STAGE + ATT_TILES * K_PART + 16 * lane, block, first + ahead, lane);
         copies_sent();
         ahead += TEAMS;
-        if (ahead < n) block = table[first + ahead >> shift];
+        if (ahead < n) block = block_of(ahead);
     };
+    ItemQueries<TEAMS> queries;
+    queries.find(q, rows, positions, item, n_heads, kv * group, slice, g);
+    // All until here are tables, which are older than the kernel before. Loads of queries come before copies of tiles, which would
+    // keep them waiting.
+    if (!ATT_EARLY) follows(q);
+    queries.load(item, team, g, t);
 #pragma unroll
     for (int i = 0; i < max(1, ATT_STAGES - 1); i++) {
         send_keys(i);
@@ -90,42 +76,7 @@ attend(const float* q, const Item* __restrict__ items, const int* __restrict__ r
         send_values(i);
     }
 
-    // Query i of the item is head i % heads of row i / heads. A lane prepares dims of query g / 2 of a set, and has scores
-    // of query t: `position` is where that one stands.
-    Scores<ATT_K, ATT_WIDTH, ATT_SETS> scores;
-    Means<ATT_WIDTH, ATT_SETS> unit_scores;
-    int position[ATT_SETS], lowest = 0x7FFFFFFF, highest = -1;
-#pragma unroll
-    for (int m = 0; m < ATT_SETS; m++) {
-        const int query = 4 * m + g / 2;
-        const bool used = query < item.rows * item.heads;
-        const int row = used ? rows[item.row + query / item.heads] : 0, head = kv * group + item.head + query % item.heads;
-        const float* from = q + ((long long)row * n_heads + head) * DIMS;
-        float x[ATT_WIDTH / 32][8], top = 0, spoilt = 0;
-#pragma unroll
-        for (int d = 0; d < ATT_SLICES; d++)
-#pragma unroll
-            for (int s = 0; s < ATT_WIDTH / 32; s++) {
-                float y[8];
-                octet(from + d * ATT_WIDTH + KCodes::first_dim(s, t), used, y);
-#pragma unroll
-                for (int i = 0; i < 8; i++) {
-                    top = fmaxf(top, fabsf(y[i]));
-                    // NaN and infinity would round to some integer: they go to the unit instead, and so to all scores.
-                    spoilt += 0.0f * y[i];
-                    if (d == slice) x[s][i] = y[i];
-                }
-            }
-        top = quad_max(top);
-        spoilt += __shfl_xor_sync(~0u, spoilt, 1);
-        spoilt += __shfl_xor_sync(~0u, spoilt, 2);
-        scores.prepare(m, x, top, k_unit + spoilt, whole_unit, g, t);
-        if (ATT_MEANS) unit_scores.prepare(m, from + slice * ATT_WIDTH, used, whole_unit, g, t);
-        const int at = used ? positions[row] : -1;
-        position[m] = __shfl_sync(~0u, at, 8 * t);
-        lowest = min(lowest, __reduce_min_sync(~0u, used ? at : 0x7FFFFFFF));
-        highest = max(highest, __reduce_max_sync(~0u, at));
-    }
+    queries.prepare<WARPS * 32>(item, memory + PREPARED_AT / 16, 0, team, slice, k_unit, whole_unit, g, t);
     KCodes key;
     VCodes value;
     if (TABLES > 0) {
@@ -141,9 +92,7 @@ attend(const float* q, const Item* __restrict__ items, const int* __restrict__ r
 #pragma unroll
     for (int m = 0; m < ATT_SETS; m++) values[m].clear(), reference[m] = NOTHING, total[m] = 0;
     int stage = 0, parity = 0;
-    // Turns from `open` to `closed` - 1 are seen whole by every query.
-    const int closed = min(item.count, max(0, lowest + 1 - item.start)) / TURN;
-    const int open = max(0, max(window > 0 ? highest - window + TURN : 0, seen_from + TURN - 1) - item.start) / TURN;
+    const int closed = queries.closed(item), open = queries.open(item, window, seen_from);
 
     for (int i = team; i < n; i += TEAMS) {
         copies_but<ATT_STAGES == 1 ? 1 : ATT_STAGES - 2>();
@@ -160,9 +109,9 @@ attend(const float* q, const Item* __restrict__ items, const int* __restrict__ r
         for (int h = 0; h < ATT_TILES; h++) {
             const u32 tile = at + h * K_PART;
             key.read(tile, lane);
-            scores.run(key, tile + KCodes::CODES, g, x[h]);
+            queries.scores.run(key, tile + KCodes::CODES, g, x[h]);
         }
-        if (ATT_MEANS) unit_scores.add(at + MEAN_AT, t, x);
+        if (ATT_MEANS) queries.means.add(at + MEAN_AT, t, x);
         if (ATT_STAGES == 1) {
             __syncwarp();
             send_keys(0);
@@ -192,14 +141,13 @@ attend(const float* q, const Item* __restrict__ items, const int* __restrict__ r
         for (int h = 0; h < ATT_TILES; h++) {
 #ifdef ATT_SOFTCAP
 #pragma unroll
-            for (int j = 0; j < 4 * ATT_SETS; j++)
-                x[h][j / 4][j % 4] = softcap * 1.4426950408889634f * tanhf(x[h][j / 4][j % 4] / (softcap * 1.4426950408889634f));
+            for (int j = 0; j < 4 * ATT_SETS; j++) x[h][j / 4][j % 4] = capped(x[h][j / 4][j % 4], softcap);
 #endif
             if (i >= closed || i < open)
 #pragma unroll
                 for (int j = 0; j < 4 * ATT_SETS; j++) {
-                    const int c = TURN * i + TILE * h + 8 * (j % 4) + g, seen = item.start + c, where = position[j / 4];
-                    if (c >= item.count || seen > where || seen < seen_from || (window > 0 && seen <= where - window)) x[h][j / 4][j % 4] = BELOW_ALL;
+                    const int c = TURN * i + TILE * h + 8 * (j % 4) + g;
+                    if (!sees(item, c, queries.position[j / 4], window, seen_from)) x[h][j / 4][j % 4] = BELOW_ALL;
                 }
         }
 
@@ -208,23 +156,18 @@ attend(const float* q, const Item* __restrict__ items, const int* __restrict__ r
             __syncwarp();
         }
         const u32 of_values = at + ATT_TILES * K_PART, worth = of_values + VCodes::CODES;
-        bool below = values[0].tiles < TILES_BETWEEN_FLUSHES;
-        u32 above = ~0u;
+        float most[ATT_SETS];
 #pragma unroll
         for (int m = 0; m < ATT_SETS; m++) {
-            float most = 0;
+            most[m] = 0;
 #pragma unroll
             for (int h = 0; h < ATT_TILES; h++) {
 #pragma unroll
                 for (int j = 0; j < 4; j++) p[h][m][j] = power2(x[h][m][j] - reference[m]);
-                most = fmaxf(most, values[m].top(p[h][m], worth + h * V_PART, g, w[h][m]));
+                most[m] = fmaxf(most[m], values[m].top(p[h][m], worth + h * V_PART, g, w[h][m]));
             }
-            below &= values[m].below(most);
-            u32 lanes = __ballot_sync(~0u, values[m].above(most));
-            lanes |= lanes >> 16, lanes |= lanes >> 8;
-            above &= lanes | lanes >> 4;
         }
-        if (!__all_sync(~0u, below) || (above & 15) != 15)
+        if (!fit(values, most))
 #pragma unroll
             for (int m = 0; m < ATT_SETS; m++) {
                 float high = BELOW_ALL, most = 0;
@@ -259,7 +202,9 @@ attend(const float* q, const Item* __restrict__ items, const int* __restrict__ r
     if (ATT_EARLY) follows(q);
     __syncthreads();
     float* sums = reinterpret_cast<float*>(memory);
-    float2* ml = reinterpret_cast<float2*>(sums + TEAMS * QUERIES * DIMS);
+    // Rows of queries begin in different banks.
+    constexpr int ROW = DIMS + 8;
+    float2* ml = reinterpret_cast<float2*>(sums + TEAMS * QUERIES * ROW);
 #pragma unroll
     for (int m = 0; m < ATT_SETS; m++) {
         float y[VCodes::PAIRS][2];
@@ -267,25 +212,28 @@ attend(const float* q, const Item* __restrict__ items, const int* __restrict__ r
 #pragma unroll
         for (int e = 0; e < 2 * VCodes::PAIRS; e++)
             if (VCodes::is_dim(e / 2, e % 2))
-                sums[(team * QUERIES + 4 * m + t) * DIMS + slice * ATT_WIDTH + VCodes::dim(e / 2, e % 2, g)] = y[e / 2][e % 2] * v_unit;
+                sums[(team * QUERIES + 4 * m + t) * ROW + slice * ATT_WIDTH + VCodes::dim(e / 2, e % 2, g)] = y[e / 2][e % 2] * v_unit;
         // Warps of a team may have chosen other references, for their slices of the values have scales of their own.
         total[m] = query_sum(total[m]);
         if (g == 0) ml[warp * QUERIES + 4 * m + t] = make_float2(reference[m], total[m]);
     }
     __syncthreads();
     const long long mine = (long long)(blockIdx.x * gridDim.y + kv) * QUERIES;
-    for (int e = threadIdx.x; e < item.rows * item.heads * DIMS; e += WARPS * 32) {
-        const int r = e / DIMS, part_of_e = e % DIMS / ATT_WIDTH;
-        float top = NOTHING, sum = 0, weight = 0;
+    for (int e = 4 * threadIdx.x; e < item.rows * item.heads * DIMS; e += 4 * WARPS * 32) {
+        const int r = e / DIMS, d = e % DIMS, part_of_d = d / ATT_WIDTH;
+        float top = NOTHING, weight = 0;
+        float4 sum = make_float4(0, 0, 0, 0);
 #pragma unroll
         for (int w = 0; w < WARPS; w++) top = fmaxf(top, ml[w * QUERIES + r].x);
 #pragma unroll
         for (int w = 0; w < TEAMS; w++) {
-            const float2 of = ml[(w * ATT_SLICES + part_of_e) * QUERIES + r];
+            const float2 of = ml[(w * ATT_SLICES + part_of_d) * QUERIES + r];
             const float f = power2(of.x - top);
-            sum = fmaf(f, sums[w * QUERIES * DIMS + e], sum), weight = fmaf(f, of.y, weight);
+            const float4 x = *reinterpret_cast<const float4*>(sums + (w * QUERIES + r) * ROW + d);
+            sum.x = fmaf(f, x.x, sum.x), sum.y = fmaf(f, x.y, sum.y), sum.z = fmaf(f, x.z, sum.z), sum.w = fmaf(f, x.w, sum.w);
+            weight = fmaf(f, of.y, weight);
         }
-        part[mine * DIMS + e] = sum;
-        if (e % DIMS == 0) part_ml[mine + r] = make_float2(top, weight);
+        *reinterpret_cast<float4*>(part + mine * DIMS + e) = sum;
+        if (d == 0) part_ml[mine + r] = make_float2(top, weight);
     }
 }

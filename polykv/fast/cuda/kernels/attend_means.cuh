@@ -12,13 +12,11 @@ template <int WIDTH, int SETS> struct Means {
     __device__ __forceinline__ void prepare(int n, const float* from, bool used, float scale, int g, int t) {
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {
-            float x[8], most = 0;
+            float x[8];
             octet(from + 32 * s + 8 * t, used, x);
-#pragma unroll
-            for (int i = 0; i < 8; i++) most = fmaxf(most, fabsf(x[i]));
-            most = quad_max(most);
+            const float most = quad_max(largest(x, 0));
             two_bytes(x, most > 0 ? 16319.0f / most : 0.0f, g, q[n][s]);
-            unit[n][s] = __shfl_sync(~0u, most / 16319.0f * scale, 8 * t);
+            unit[n][s] = __shfl_sync(~0u, most * (1 / 16319.0f) * scale, 8 * t);
         }
     }
 

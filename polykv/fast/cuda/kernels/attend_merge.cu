@@ -4,7 +4,7 @@
 
 #include "follow.cuh"
 
-constexpr int DIMS = MERGE_DIMS, FOURS = 8, THREADS = MERGE_THREADS, SIDES = THREADS / FOURS, WARPS = THREADS / 32;
+constexpr int DIMS = MERGE_DIMS, FOURS = 8, THREADS = MERGE_THREADS, SIDES = THREADS / FOURS, WARPS = THREADS / 32, AHEAD = 4;
 constexpr float NOTHING = -1e30f, LN2 = 0.6931471805599453f;
 #define BELOW_ALL (-__int_as_float(0x7F800000))
 
@@ -16,22 +16,29 @@ attend_merge(const float4* part, const float2* ml, const int* __restrict__ ptr,
              const int* __restrict__ list, float4* __restrict__ out, float* __restrict__ lse) {
     __shared__ float4 sums[WARPS][FOURS];
     __shared__ float each[WARPS], weights[WARPS];
-    follows(part, ml);
     const int query = blockIdx.x, d = threadIdx.x % FOURS, side = threadIdx.x / FOURS, warp = threadIdx.x / 32;
-    const int last = ptr[query + 1], at = blockIdx.y * FOURS + d;
+    const int first = ptr[query] + side, last = ptr[query + 1], at = blockIdx.y * FOURS + d;
+    // Lists are there before partial results are.
+    int ahead[AHEAD];
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++) ahead[i] = first + i * SIDES < last ? list[first + i * SIDES] : 0;
+    follows(part, ml);
     // Every thread joins parts of its own, so that sums are on their way before it is known which part has the largest score.
     float own = NOTHING, weight = 0;
     float4 sum = make_float4(0, 0, 0, 0);
-#pragma unroll 4
-    for (int i = ptr[query] + side; i < last; i += SIDES) {
-        const int r = list[i];
+    auto join = [&](int r) {
         const float2 y = ml[r];
         const float4 x = part[(long long)r * (DIMS / 4) + at];
         const float now = fmaxf(own, y.x), old = exp2f(own - now), fresh = exp2f(y.x - now);
         scale(sum, old);
         sum.x = fmaf(fresh, x.x, sum.x), sum.y = fmaf(fresh, x.y, sum.y), sum.z = fmaf(fresh, x.z, sum.z), sum.w = fmaf(fresh, x.w, sum.w);
         weight = fmaf(fresh, y.y, weight * old), own = now;
-    }
+    };
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++)
+        if (first + i * SIDES < last) join(ahead[i]);
+#pragma unroll 4
+    for (int i = first + AHEAD * SIDES; i < last; i += SIDES) join(list[i]);
     float most = own;
     for (int o = 16; o; o /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, o));
     if (threadIdx.x % 32 == 0) each[warp] = most;

@@ -4,74 +4,81 @@
 // Cells are the rows of the product, so its eight columns are four queries in two parts: column 2 n has hi, 2 n + 1 lo of
 // query n. q = unit * (128 hi + lo) with signed bytes, some 15 bits; or hi + lo as halves, some 22. Keys stay what they are.
 
+#include "max_nan.cuh"
+
 // Eight dims of a query, zeros where there is none.
 __device__ __forceinline__ void octet(const float* from, bool used, float (&x)[8]) {
-    const float4* at = reinterpret_cast<const float4*>(from);
-    const float4 none = make_float4(0, 0, 0, 0), a = used ? at[0] : none, b = used ? at[1] : none;
+    const float4 none = make_float4(0, 0, 0, 0), a = used ? loaded16(from) : none, b = used ? loaded16(from + 4) : none;
     x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w, x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
 }
 
-// Over the four lanes that have the dims of a query.
+// Over the four lanes that have the dims of a query. NaN and infinity would round to some integer: as the largest dim they go to
+// the unit instead, and so to all scores.
 __device__ __forceinline__ float quad_sum(float x) {
     x += __shfl_xor_sync(~0u, x, 1);
     return x + __shfl_xor_sync(~0u, x, 2);
 }
 __device__ __forceinline__ float quad_max(float x) {
-    x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
-    return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+    x = max_nan(x, __shfl_xor_sync(~0u, x, 1));
+    return max_nan(x, __shfl_xor_sync(~0u, x, 2));
+}
+__device__ __forceinline__ float largest(const float (&x)[8], float most) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) most = max_nan(most, fabsf(x[i]));
+    return most;
 }
 
-// Eight dims as bytes of the lane's column: hi or lo.
+// Eight dims as bytes of the lane's column: hi or lo. Adding 1.5 * 2^23 rounds and leaves the integer in the low bits; of hi the
+// second line makes hi again, or lo = x - 128 hi.
 __device__ __forceinline__ void two_bytes(const float (&x)[8], float inverse, int g, u32 (&q)[2]) {
-    q[0] = q[1] = 0;
+    const float whole = 12582912.0f, by = g % 2 ? inverse : 0.0f, less = g % 2 ? -128.0f : 1.0f;
+    u32 byte[8];
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        const int v = __float2int_rn(x[i] * inverse), hi = v + 64 >> 7;
-        q[i / 4] |= ((g % 2 ? v - 128 * hi : hi) & 255) << i % 4 * 8;
+        const float hi = fmaf(x[i], inverse * 0.0078125f, whole) - whole;
+        byte[i] = __float_as_uint(fmaf(hi, less, fmaf(x[i], by, whole)));
     }
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        q[i] = pick(pick(byte[4 * i], byte[4 * i + 1], 0x0040), pick(byte[4 * i + 2], byte[4 * i + 3], 0x0040), 0x5410);
 }
 
 template <int TYPE, int WIDTH, int SETS> struct Scores {
     static constexpr int STEPS = WIDTH / 32;
     static constexpr bool PER_CELL = Codes<TYPE, WIDTH>::PER_CELL;
-    static constexpr int PARTS = Codes<TYPE, WIDTH>::PARTS;
-    // A second part may have the signs turned.
-    u32 q[SETS][STEPS][PARTS][2];
-    static constexpr bool MINIMA = Codes<TYPE, WIDTH>::MINIMA;
+    static constexpr int PARTS = Codes<TYPE, WIDTH>::PARTS, ORDERS = Codes<TYPE, WIDTH>::ORDERS;
+    u32 q[SETS][STEPS][ORDERS][2];
+    // WHOLE: whether a query has one unit for all dims.
+    static constexpr bool MINIMA = Codes<TYPE, WIDTH>::MINIMA, WHOLE = PER_CELL;
     // Of query t: what one unit of the product is worth, times scale and log2(e), for all dims or for 32; and the sum of 32 dims,
     // which minima meet.
     float unit[SETS][PER_CELL ? 1 : STEPS], sum[SETS][MINIMA ? STEPS : 1];
 
-    // x: the dims of the lane's octet of step s, of query g / 2 of set n; top: the largest of the whole query; scale, whole: what
-    // a unit of a product with codes is worth, and one with values.
-    __device__ __forceinline__ void prepare(int n, const float (&x)[STEPS][8], float top, float scale, float whole, int g, int t) {
+    // Of a lane's octet of dims of a query, whose largest dim is `most`: the words of its column in a step.
+    static constexpr int WORDS = 2 * ORDERS;
+    static __device__ __forceinline__ void words(const float (&x)[8], float most, int g, u32 (&w)[WORDS]) {
+        const float inverse = most > 0 ? 16319.0f / most : 0.0f;
 #pragma unroll
-        for (int s = 0; s < STEPS; s++) {
-            if (MINIMA) {
-                float all = 0;
+        for (int part = 0; part < ORDERS; part++) {
+            float y[8];
+            u32 two[2];
 #pragma unroll
-                for (int i = 0; i < 8; i++) all += x[s][i];
-                sum[n][s] = __shfl_sync(~0u, quad_sum(all) * whole, 8 * t);
-            }
-            float most = top;
-            if constexpr (!PER_CELL) {
-                most = 0;
-#pragma unroll
-                for (int i = 0; i < 8; i++) most = fmaxf(most, fabsf(x[s][i]));
-                most = quad_max(most);
-            }
-            const float inverse = most > 0 ? 16319.0f / most : 0.0f;
-#pragma unroll
-            for (int part = 0; part < PARTS; part++) {
-                float y[8];
-#pragma unroll
-                for (int i = 0; i < 8; i++) y[i] = x[s][Codes<TYPE, WIDTH>::dim_of(part, i)];
-                two_bytes(y, Codes<TYPE, WIDTH>::LESS && part ? -inverse : inverse, g, q[n][s][part]);
-            }
-            if (s == 0 || !PER_CELL) unit[n][s] = __shfl_sync(~0u, most / 16319.0f * scale, 8 * t);
+            for (int i = 0; i < 8; i++) y[i] = x[Codes<TYPE, WIDTH>::dim_of(part, i)];
+            two_bytes(y, inverse, g, two);
+            w[2 * part] = two[0], w[2 * part + 1] = two[1];
         }
     }
+    // The words of step s and set n; and of query t its largest dim and the sum of its dims there. scale, whole: what a unit of
+    // a product with codes is worth, and one with values.
+    __device__ __forceinline__ void take(int n, int s, const u32 (&w)[WORDS], float most, float all, float scale, float whole) {
+#pragma unroll
+        for (int i = 0; i < WORDS; i++) q[n][s][i / 2][i % 2] = w[i];
+        if (s == 0 || !PER_CELL) unit[n][s] = most * (1 / 16319.0f) * scale;
+        if (MINIMA) sum[n][s] = all * whole;
+    }
 
+    // UNITS: whether the unit of a whole query is in the scores, or comes later.
+    template <bool UNITS = true>
     __device__ __forceinline__ void run(const Codes<TYPE, WIDTH>& k, u32 scales, int g, float (&x)[SETS][4]) const {
         int d[SETS][2][4];
         float of[4];
@@ -89,7 +96,7 @@ template <int TYPE, int WIDTH, int SETS> struct Scores {
 #pragma unroll
                 for (int n = 0; n < SETS * PARTS; n++) {
                     const int part = n % PARTS;
-                    const u32(&of_q)[2] = q[n / PARTS][s][part];
+                    const u32(&of_q)[2] = q[n / PARTS][s][part % ORDERS];
                     mma_s8_32(d[n / PARTS][u], a[part][0], b[part][0], a[part][1], b[part][1], make_uint2(of_q[0], of_q[1]));
                 }
             }
@@ -111,7 +118,7 @@ template <int TYPE, int WIDTH, int SETS> struct Scores {
             four(scales + 8 * g, of);
 #pragma unroll
             for (int j = 0; j < 4 * SETS; j++) {
-                x[j / 4][j % 4] = whole(d[j / 4], j % 4) * (of[j % 4] * unit[j / 4][0]);
+                x[j / 4][j % 4] = whole(d[j / 4], j % 4) * (UNITS ? of[j % 4] * unit[j / 4][0] : of[j % 4]);
             }
         }
     }
@@ -143,22 +150,25 @@ struct OfBfloats {
 
 // Keys that are read as floats of 16 bits.
 template <typename FLOATS, int TYPE, int WIDTH, int SETS> struct FloatScores {
-    static constexpr int STEPS = WIDTH / 32;
+    static constexpr int STEPS = WIDTH / 32, WORDS = 4;
+    static constexpr bool MINIMA = false, WHOLE = true;
     u32 q[SETS][STEPS][4];
     float unit[SETS];
 
-    __device__ __forceinline__ void prepare(int n, const float (&x)[STEPS][8], float top, float scale, float, int g, int t) {
-        // A query's largest dim becomes 1024: far from overflow, and what is lost below is 2^-34 of it.
-        const float inverse = top > 0 ? 1024.0f / top : 0.0f;
-        unit[n] = __shfl_sync(~0u, top / 1024.0f * scale, 8 * t);
+    // As in Scores. A query's largest dim becomes 1024: far from overflow, and what is lost below is 2^-34 of it.
+    static __device__ __forceinline__ void words(const float (&x)[8], float most, int g, u32 (&w)[WORDS]) {
+        const float inverse = most > 0 ? 1024.0f / most : 0.0f;
 #pragma unroll
-        for (int s = 0; s < STEPS; s++)
+        for (int i = 0; i < 4; i++) {
+            const float a = x[2 * i] * inverse, b = x[2 * i + 1] * inverse;
+            const u32 hi = FLOATS::two(a, b);
+            w[i] = g % 2 ? FLOATS::two(a - FLOATS::first(hi), b - FLOATS::second(hi)) : hi;
+        }
+    }
+    __device__ __forceinline__ void take(int n, int s, const u32 (&w)[WORDS], float most, float, float scale, float) {
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const float a = x[s][2 * i] * inverse, b = x[s][2 * i + 1] * inverse;
-                const u32 hi = FLOATS::two(a, b);
-                q[n][s][i] = g % 2 ? FLOATS::two(a - FLOATS::first(hi), b - FLOATS::second(hi)) : hi;
-            }
+        for (int i = 0; i < 4; i++) q[n][s][i] = w[i];
+        if (s == 0) unit[n] = most * (1 / 1024.0f) * scale;
     }
 
     __device__ __forceinline__ void run(const Codes<TYPE, WIDTH>& k, u32 scales, int g, float (&x)[SETS][4]) const {

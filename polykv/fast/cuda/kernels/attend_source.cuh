@@ -7,28 +7,24 @@ template <int BYTES> __device__ __forceinline__ void fetch(u32 to, const u8* fro
         if (BYTES - at >= 512 || 16 * lane < BYTES - at) copy16(to + at, from + at);
 }
 
-// Where a warp finds its tiles.
+// Where a lane finds its part of the slices that its warp takes.
 struct Source {
     const u8 *k, *v;
     u32 k_block, v_block;
     // Turns of a block: 1 << shift.
     int shift;
 
-    // The slices of a turn's tiles, PART bytes each.
-    template <int PART> __device__ __forceinline__ void slices(u32 to, const u8* from, int slice, int lane) const {
+    // Of a turn's tiles, PART bytes each.
+    template <int PART> __device__ __forceinline__ void turn_of(u32 to, const u8* head, u32 stride, u32 block, u32 turn, int lane) const {
+        const u32 inside = turn & (1 << shift) - 1;
+        const u8* from = head + ((unsigned long long)block * stride + inside * (ATT_TILES * ATT_SLICES * PART));
         if (ATT_SLICES == 1) fetch<ATT_TILES * PART>(to, from, lane);
         else
 #pragma unroll
-            for (int i = 0; i < ATT_TILES; i++) fetch<PART>(to + i * PART, from + (i * ATT_SLICES + slice) * PART, lane);
+            for (int i = 0; i < ATT_TILES; i++) fetch<PART>(to + i * PART, from + i * ATT_SLICES * PART, lane);
     }
-    __device__ __forceinline__ void keys(u32 to, int block, int turn, int slice, int lane) const {
-        const u32 inside = turn & (1 << shift) - 1;
-        slices<K_PART>(to, k + ((unsigned long long)block * k_block + inside * (ATT_TILES * K_TILE)), slice, lane);
-    }
-    __device__ __forceinline__ void values(u32 to, int block, int turn, int slice, int lane) const {
-        const u32 inside = turn & (1 << shift) - 1;
-        slices<V_PART>(to + ATT_TILES * K_PART, v + ((unsigned long long)block * v_block + inside * (ATT_TILES * V_TILE)), slice, lane);
-    }
+    __device__ __forceinline__ void keys(u32 to, u32 block, u32 turn, int lane) const { turn_of<K_PART>(to, k, k_block, block, turn, lane); }
+    __device__ __forceinline__ void values(u32 to, u32 block, u32 turn, int lane) const { turn_of<V_PART>(to, v, v_block, block, turn, lane); }
 };
 
 // Entry after entry, as often as the table's bytes say.

@@ -102,7 +102,7 @@ template <int BITS, int WIDTH, int RUNS> struct Trellis : Turbo<BITS, WIDTH> {
 };
 
 template <int BITS, int WIDTH> struct TrellisKeys : Trellis<BITS, WIDTH, 4> {
-    static constexpr int WORDS = Trellis<BITS, WIDTH, 4>::WORDS, PARTS = WORDS / 2;
+    static constexpr int WORDS = Trellis<BITS, WIDTH, 4>::WORDS, PARTS = WORDS / 2, ORDERS = PARTS;
     static __device__ __forceinline__ int first_dim(int s, int t) { return WIDTH / 4 * t + 8 * s; }
     static __device__ __forceinline__ constexpr int dim_of(int part, int i) {
         return BITS == 3 ? (i & 4) + i % 2 * 2 + i / 2 % 2 : 4 * part + i / 2;

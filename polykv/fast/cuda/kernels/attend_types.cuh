@@ -21,8 +21,8 @@ template <int WIDTH> struct Order {
     // K: the first dim of a lane's octet of step s, and which one of the octet is byte i of a part.
     static __device__ __forceinline__ int first_dim(int s, int t) { return 32 * s + 8 * t; }
     static __device__ __forceinline__ constexpr int dim_of(int, int i) { return i; }
-    // Whether the second part is less, not more.
-    static constexpr bool LESS = false;
+    // Orders of dims that parts have.
+    static constexpr int ORDERS = 1;
     // V: sum i (0, 1) of pair e is that of dim dim(e, i, g), where there is one.
     static constexpr bool OF_RUNS = false;
     static constexpr int PAIRS = WIDTH / 16;
@@ -94,15 +94,14 @@ template <int WIDTH> struct Turbo3 : Turbo<3, WIDTH> {
 };
 
 // Codes of sixteen levels, eight below zero and eight above. A selection whose nibble has its top bit set gives eight copies of the sign of
-// the byte: of magnitudes that is 0. So the nibble itself picks magnitudes of codes below 8, with zeros for the others, the
-// nibble with its top bit turned those of codes from 8 on, and a value is the second less the first: two products, with
-// weights or queries of either sign.
+// the byte. So the nibble itself picks levels below zero, with -1 for the codes from 8 on, and the nibble with its top bit
+// turned picks levels above, with 0 for the others: of those one more is kept, and the sum of two products is that of the values.
 template <int WIDTH> struct Sixteen {
     Words<WIDTH / 8> codes;
     u32 above[2], below[2], by16;
     __device__ __forceinline__ void units(u32 one) { by16 = one << 16; }
     __device__ __forceinline__ void levels_from(const u32* table, u32 one) {
-        for (int i = 0; i < 2; i++) below[i] = table[i], above[i] = table[2 + i];
+        for (int i = 0; i < 2; i++) below[i] = table[i], above[i] = table[2 + i] + 0x01010101u;
         units(one);
     }
     __device__ __forceinline__ void read(u32 base, int lane) { codes.read(base, lane); }
@@ -116,7 +115,6 @@ template <int WIDTH> struct Sixteen {
 
 template <int WIDTH> struct Turbo4 : Turbo<4, WIDTH>, Sixteen<WIDTH> {
     static constexpr int PARTS = 2;
-    static constexpr bool LESS = true;
 };
 
 // Scalar types: a scale for every 32 dims of a cell, in a region [step][g][j].
@@ -165,7 +163,7 @@ template <int WIDTH, int UPPER, bool RANGED> struct Nibbles : Order<WIDTH> {
 
 // Sixteen levels with a scale for every 32 dims.
 template <int WIDTH> struct Iq4 : Order<WIDTH>, Sixteen<WIDTH> {
-    static constexpr bool PER_CELL = false, LESS = true;
+    static constexpr bool PER_CELL = false;
     static constexpr int CODES = WIDTH * 16, SCALES = WIDTH / 32 * 64, BYTES = CODES + SCALES, PARTS = 2;
 };
 

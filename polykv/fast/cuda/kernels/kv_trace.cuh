@@ -1,46 +1,57 @@
 // The states of a path from its last one back, by the choices that a search has left (kv_trellis.cuh).
 //
-// Every state but the first follows from the one after it: a chain of loads. But paths from all states run together after
-// a few steps back, so every lane takes some steps of its own: it starts AHEAD steps after them with any state, and what it
-// arrives with is most often right. If it is not what the lane after it found, its steps are taken once more, and so on.
+// Every state but the last follows from the one after it: a chain of loads. But paths from all states run together after
+// a few steps back, so every lane takes some steps of its own, in fours: it starts AHEAD fours after them with any state, and
+// what it arrives with is most often right. If it is not what the lane after it found, its steps are taken once more, and
+// so on.
 
 // Whether a unit's first symbol is the larger one (Search::place says why).
 template <int B> __device__ __forceinline__ int swapped(u32 unit) { return B == 3 ? unit >> 2 & 1 : 0; }
 
 template <int B, int LANES> struct Trace {
-    enum { AHEAD = 20, ALL = (64 << B) - 1 };
-    const u8* choices;
+    enum { AHEAD = 5, ALL = (64 << B) - 1 };
+    // Of every eight steps a word for each of the 64 numbers: choices of the first four in the lower half, from bit 4 on.
+    const u16* choices;
     u16* states;
-    int n;
+    int fours, end;
 
-    // The state before state s of step t, below other bits, which do not matter.
-    __device__ __forceinline__ u32 before(u32 s, int t) const {
-        const u32 second = (s >> 5 ^ swapped<B>(s)) & 1;
-        return s << B | (choices[32 * t + (s & 31)] >> 4 * second & ((1 << B) - 1));
+    // The states of a four, of which `s` is the one after, or is not there: then `end` is the last of them. Above the bits
+    // of a state there are others, which do not matter.
+    __device__ __forceinline__ u32 back(u32 s, int four, u32 (&found)[4]) const {
+        const u16* row = choices + four / 2 * 128 + four % 2;
+#pragma unroll
+        for (int i = 3; i >= 0; --i) {
+            s = __funnelshift_l((u32)row[s % 64 * 2] << (28 - B - 3 * i), s, B);
+            if (i == 3 && four == fours - 1) s = end;
+            found[i] = s;
+        }
+        return s;
     }
-    // States of steps first .. last - 1, of which `s` is the one of step last.
-    __device__ __forceinline__ void back(u32 s, int first, int last) const {
+    __device__ __forceinline__ void write(u32 s, int first, int last) const {
 #pragma unroll 1
-        for (int t = last; t > first; --t) s = before(s, t), states[t - 1] = (u16)(s & ALL);
+        for (int four = last - 1; four >= first; --four) {
+            u32 found[4];
+            s = back(s, four, found);
+            *(uint2*)(states + 4 * four) = make_uint2(__byte_perm(found[0], found[1], 0x5410) & (ALL * 0x10001),
+                                                     __byte_perm(found[2], found[3], 0x5410) & (ALL * 0x10001));
+        }
     }
 
-    // state: that of step n - 1. All lanes have written their choices.
-    __device__ __forceinline__ void run(int state, int lane) const {
-        const int top = n - 1, each = (top + LANES - 1) / LANES, first = min(each * lane, top), last = min(first + each, top);
-        int t = min(last + AHEAD, top);
-        u32 s = t == top ? state : 0;
+    // All lanes have written their choices.
+    __device__ __forceinline__ void run(int lane) const {
+        const int each = (fours + LANES - 1) / LANES, first = min(each * lane, fours), last = min(first + each, fours);
+        u32 s = 0, found[4];
 #pragma unroll 1
-        for (; t > last; --t) s = before(s, t);
-        back(s, first, last);
-        if (lane == 0) states[top] = (u16)state;
+        for (int four = min(last + AHEAD, fours) - 1; four >= last; --four) s = back(s, four, found);
+        write(s, first, last);
         __syncwarp();
         if (LANES == 1) return;
         while (true) {
             // What the lane after this one found: the state that this one should have begun with.
-            const u32 found = states[last];
-            const bool wrong = found != (s & ALL) && first < last;
+            const u32 after = last < fours ? states[4 * last] : s;
+            const bool wrong = (after - s) % 64 != 0 && first < last;
             if (!__any_sync(~0u, wrong)) break;
-            if (wrong) back(s = found, first, last);
+            if (wrong) write(s = after, first, last);
             __syncwarp();
         }
     }

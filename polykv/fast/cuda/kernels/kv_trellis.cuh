@@ -1,19 +1,24 @@
-// Trellis types: codes are the states of a path of least squared error, found as in polykv/ref/trellis.py: costs are added
-// in the same order, and ties broken in the same way, so paths are the same.
+// Trellis types: codes are the states of a path of least squared error, as in polykv/ref/trellis.py, with ties broken in the
+// same way.
 //
 // Of the 2^(6 + B) costs of a step only the best of each 2^B that have the same successors goes on: 64 numbers, one for
 // the upper six bits of those. Lane n has numbers n and n + 32: it reads 2^B of the step before, which it continues to
 // two symbols.
 //
-// A step of 3 bits is 48 additions and multiplications of a lane's 16 states; all else is kept small. Costs are not
-// negative, so they are compared as integers, of which one instruction of Hopper finds the least of three. Which one it
-// was is found from the least backwards, by three comparisons instead of seven.
+// Costs are integers. What a state c adds for a value x is (c^2 - 2 c x) S plus a constant, which `fmaf` leaves in the
+// mantissa of a float of [2, 4): one rounding, to 2^-22. Eight times its bits (the exponent goes over the top) plus the
+// number of the predecessor is a cost whose lower three bits are still those of that number, and these say which of 2^B it
+// is: one minimum finds the least and where it came from, the first of several.
+//
+// S is as large as the largest |x| and |c| of a search allow. So costs are rounded to some 2^-17 of the variance of rotated
+// values, and a path may be another one than that of the reference where it is as good but for that.
 
 #include "kv_trace.cuh"
 
 template <int B, int LANES> struct Search {
-    enum { SYMBOLS = 1 << B, HALF = SYMBOLS / 2, EACH = 64 >> B, STATES = 64 << B, UNITS = 32 / LANES };
-    float book[UNITS][2][SYMBOLS];
+    enum { SYMBOLS = 1 << B, HALF = SYMBOLS / 2, EACH = 64 >> B, STATES = 64 << B, UNITS = 32 / LANES, FROM = 7 };
+    // Of the states of a lane: -2 S c, and S c^2 with the constant.
+    float slope[UNITS][2][SYMBOLS], base[UNITS][2][SYMBOLS];
     int lane;
 
     // Number i of a lane: its predecessors are SYMBOLS states from `first` on, its symbols that of c = 0 and 1.
@@ -27,147 +32,139 @@ template <int B, int LANES> struct Search {
         return B == 3 ? group / 4 * 32 + symbol * 4 + group % 4 : symbol * EACH + group;
     }
     // Of equally good last states the one with the smallest; ref/trellis.py, final_order. It is its own inverse.
-    __device__ static int preference(int state) {
+    __device__ __forceinline__ static int preference(int state) {
         int key = 0;
+#pragma unroll
         for (int b = 0; b < 5; ++b) key |= (state >> b & 1) << (4 - b);
+#pragma unroll
         for (int b = 5; b < 6 + B; ++b) key |= (state >> b & 1) << (10 + B - b);
         return key;
     }
 
-    __device__ __forceinline__ void open(const float* levels, int l) {
-        lane = l;
+    // Of all lanes. Numbers are not negative.
+    __device__ __forceinline__ static float largest(float x) {
+        return LANES == 1 ? x : __int_as_float(__reduce_max_sync(~0u, __float_as_int(x)));
+    }
+    __device__ __forceinline__ static int least(int x) { return LANES == 1 ? x : __reduce_min_sync(~0u, x); }
+
+    // For the n values x.
+    __device__ __forceinline__ Search(const float* levels, const float* x, int n, int l) : lane(l) {
+        float most = 0.0f, far = 0.0f;
+        for (int i = lane; i < n; i += LANES) far = fmaxf(far, fabsf(x[i]));
+#pragma unroll
+        for (int i = 0; i < UNITS * 2; ++i)
+#pragma unroll
+            for (int p = 0; p < SYMBOLS; p += 4) {
+                const float4 a = *(const float4*)(levels + 64 * symbol(unit(i / 2), i % 2) + first(unit(i / 2)) + p);
+                float* to = slope[i / 2][i % 2] + p;
+                to[0] = a.x, to[1] = a.y, to[2] = a.z, to[3] = a.w;
+                most = fmaxf(fmaxf(fmaxf(most, fabsf(a.x)), fmaxf(fabsf(a.y), fabsf(a.z))), fabsf(a.w));
+            }
+        far = largest(far), most = largest(most);
+        // (far + most)^2 S is 2, less what roundings could add.
+        const float scale = 1.998f / fmaxf((far + most) * (far + most), 1e-30f);
+        const float constant = 2.0001f + far * far * scale;
 #pragma unroll
         for (int i = 0; i < 2 * UNITS * SYMBOLS; ++i) {
-            const int n = unit(i / SYMBOLS / 2), c = i / SYMBOLS % 2, p = i % SYMBOLS;
-            book[i / SYMBOLS / 2][c][p] = levels[64 * symbol(n, c) + first(n) + p];
+            const float c = (&slope[0][0][0])[i];
+            (&base[0][0][0])[i] = fmaf(c * c, scale, constant), (&slope[0][0][0])[i] = -2.0f * scale * c;
         }
     }
 
-    // The costs of the unit's states: those before them, and the squared error of y.
-    __device__ __forceinline__ void costs(int i, int c, float y, const float* before, int (&cost)[SYMBOLS]) const {
+    // The costs of a symbol's predecessors, with value y.
+    __device__ __forceinline__ void costs(int i, int c, float y, const int (&before)[SYMBOLS], int (&cost)[SYMBOLS]) const {
 #pragma unroll
-        for (int p = 0; p < SYMBOLS; ++p) {
-            const float error = y - book[i][c][p];
-            cost[p] = __float_as_int(before[p] + error * error);
-        }
+        for (int p = 0; p < SYMBOLS; ++p)
+            cost[p] = __float_as_int(fmaf(y, slope[i][c][p], base[i][c][p])) * 8 + before[p];
+    }
+    __device__ __forceinline__ static int least_of(const int (&x)[SYMBOLS]) {
+        const int four = min(__vimin3_s32(x[0], x[1], x[2]), x[3]);
+        return B == 2 ? four : __vimin3_s32(__vimin3_s32(x[SYMBOLS - 4], x[SYMBOLS - 3], x[SYMBOLS - 2]), x[SYMBOLS - 1], four);
     }
 
-    // The costs of a symbol's predecessors, and the least of all, of halves and of the first two of each half.
-    struct Costs {
-        int all[SYMBOLS], pair[SYMBOLS / 4], half[SYMBOLS / 4], least;
-
-        __device__ __forceinline__ void compare() {
-#pragma unroll
-            for (int i = 0; i < SYMBOLS / 4; ++i) {
-                const int* c = all + 4 * i;
-                pair[i] = min(c[0], c[1]), half[i] = __vimin3_s32(pair[i], c[2], c[3]);
-            }
-            least = B == 3 ? min(half[0], half[B - 2]) : half[0];
-        }
-        // Which one is the least, the first of several.
-        __device__ __forceinline__ int chosen() const {
-            const bool upper = B == 3 && half[B - 2] < half[0];
-            const int *c = all, two = upper ? pair[B - 2] : pair[0], one = upper ? c[4 * (B - 2)] : c[0],
-                      three = upper ? c[4 * (B - 2) + 2] : c[2];
-            const bool second = two != least, odd = (second ? three : one) != least;
-            return (upper ? 4 : 0) | (second ? 2 : 0) | (odd ? 1 : 0);
-        }
-    };
-
-    // One step: from the costs `now` of what 64 kinds of states have in common to those of the next. How those of the step
-    // before came goes to `choices` only here, while the costs are on their way.
-    template <bool FIRST>
-    __device__ __forceinline__ void step(float y, const float* now, float* next, Costs (&of)[UNITS][2], u8* choices) const {
+    // One step, number T of eight: from the costs `now` of what 64 kinds of states have in common to those of the next.
+    // Where they came from is kept from the top of a word for each, such that four steps are bits 4 to 15 of a half. An edge
+    // adds less than 2^26, and any two costs are three edges apart at most: once in eight steps one of them is taken from all
+    // (number 0, whose lower bits are zero), so that sums stay below 2^30 however long a path is.
+    template <int T> __device__ __forceinline__ void step(float y, const int* now, int* next, u32 (&from)[UNITS][2]) const {
+        const int less = T == 7 ? now[0] : 0;
 #pragma unroll
         for (int i = 0; i < UNITS; ++i) {
-            float before[SYMBOLS];
+            int before[SYMBOLS];
             read(now, unit(i), before);
-            if (!FIRST) keep(of[i], choices + unit(i));
 #pragma unroll
             for (int c = 0; c < 2; ++c) {
-                costs(i, c, y, before, of[i][c].all);
-                of[i][c].compare();
-                next[place(unit(i), symbol(unit(i), c))] = __int_as_float(of[i][c].least);
+                int cost[SYMBOLS];
+                costs(i, c, y, before, cost);
+                const int least = least_of(cost);
+                from[i][c] = __funnelshift_r(from[i][c], least, T == 3 ? 7 : 3);
+                next[place(unit(i), symbol(unit(i), c))] = ((least & ~FROM) | unit(i) % SYMBOLS) - less;
             }
         }
         __syncwarp();
     }
-    __device__ __forceinline__ static void keep(const Costs (&of)[2], u8* choices) {
-        *choices = (u8)(of[0].chosen() | of[1].chosen() << 4);
-    }
     // Those of the unit's predecessors.
-    __device__ __forceinline__ static void read(const float* row, int unit, float (&x)[SYMBOLS]) {
+    __device__ __forceinline__ static void read(const int* row, int unit, int (&x)[SYMBOLS]) {
 #pragma unroll
         for (int p = 0; p < SYMBOLS; p += 4) {
-            const float4 a = *(const float4*)(row + unit % EACH * 4 + 8 * p);
+            const int4 a = *(const int4*)(row + unit % EACH * 4 + 8 * p);
             x[p] = a.x, x[p + 1] = a.y, x[p + 2] = a.z, x[p + 3] = a.w;
         }
     }
 
-    // The best state of the last step; `room` is free for 32 costs and 32 states.
-    __device__ __forceinline__ int last(float y, const float* now, int* room) const {
-        int cost[UNITS][2][SYMBOLS];
+    // The best state of the last step.
+    __device__ __forceinline__ int last(float y, const int* now) const {
+        int cost[UNITS][2][SYMBOLS], lowest = ~(1u << 31);
 #pragma unroll
         for (int i = 0; i < UNITS; ++i) {
-            float before[SYMBOLS];
+            int before[SYMBOLS];
             read(now, unit(i), before);
-            int least = ~(1u << 31);
 #pragma unroll
             for (int c = 0; c < 2; ++c) {
                 costs(i, c, y, before, cost[i][c]);
-#pragma unroll
-                for (int p = 0; p < SYMBOLS; p += 2) least = __vimin3_s32(least, cost[i][c][p], cost[i][c][p + 1]);
+                lowest = min(lowest, least_of(cost[i][c]));
             }
-            room[unit(i)] = least;
         }
-        __syncwarp();
-        const int lowest = least_of(room);
+        lowest = least(lowest & ~FROM);
+        int key = STATES;
 #pragma unroll
-        for (int i = 0; i < UNITS; ++i) {
-            const int n = unit(i);
-            int key = STATES;
-            if (room[n] == lowest)
+        for (int i = 0; i < UNITS; ++i)
 #pragma unroll
-                for (int c = 0; c < 2; ++c)
+            for (int c = 0; c < 2; ++c) {
+                const int others = preference(64 * symbol(unit(i), c) + first(unit(i)));
 #pragma unroll
-                    for (int p = 0; p < SYMBOLS; ++p)
-                        if (cost[i][c][p] == lowest) key = min(key, preference(64 * symbol(n, c) + first(n) + p));
-            room[32 + n] = key;
-        }
-        __syncwarp();
-        return preference(least_of(room + 32));
-    }
-    __device__ __forceinline__ static int least_of(const int* x) {
-        int least = ~(1u << 31);
-#pragma unroll
-        for (int i = 0; i < 32; i += 4) {
-            const int4 a = *(const int4*)(x + i);
-            least = min(__vimin3_s32(least, a.x, a.y), min(a.z, a.w));
-        }
-        return least;
+                for (int p = 0; p < SYMBOLS; ++p)
+                    if (cost[i][c][p] - lowest < FROM + 1) key = min(key, others | preference(p));
+            }
+        return preference(least(key));
     }
 
-    // States of the n values x, an even number, by way of a row of choices for each.
-    __device__ __forceinline__ void run(const float* x, int n, u16* states, float* rows, u8* choices) const {
-        float *even = rows, *odd = rows + 64;
-        for (int i = lane; i < 64; i += LANES) even[i] = 0.0f;
-        __syncwarp();
-        Costs of[UNITS][2];
-        step<true>(x[0], even, odd, of, choices);
-        float2 y = *(const float2*)(x + 2);
-        float before = x[1];
-#pragma unroll 1
-        for (int t = 1; t + 1 < n; t += 2) {
-            // In the end what lies behind x, which nobody uses.
-            const float2 following = *(const float2*)(x + t + 3);
-            step<false>(before, odd, even, of, choices + 32 * t);
-            step<false>(y.x, even, odd, of, choices + 32 * (t + 1));
-            before = y.y, y = following;
-        }
+    // States of the n values x, whole eights, by way of two rows of costs and a word of choices for every number and eight.
+    __device__ __forceinline__ void run(const float* x, int n, u16* states, int* rows, u32* choices) const {
+        int *even = rows, *odd = rows + 64;
 #pragma unroll
-        for (int i = 0; i < UNITS; ++i) keep(of[i], choices + 32 * (n - 1) + unit(i));
-        const int state = last(before, odd, (int*)even);
-        Trace<B, LANES>{choices, states, n}.run(state, lane);
+        for (int i = 0; i < 2 * UNITS; ++i) even[place(unit(i / 2), symbol(unit(i / 2), i % 2))] = unit(i / 2) % SYMBOLS;
+        __syncwarp();
+#pragma unroll 1
+        for (int t = 0; t < n; t += 8) {
+            u32 from[UNITS][2];
+            float4 y = *(const float4*)(x + t);
+            step<0>(y.x, even, odd, from);
+            step<1>(y.y, odd, even, from);
+            step<2>(y.z, even, odd, from);
+            step<3>(y.w, odd, even, from);
+            y = *(const float4*)(x + t + 4);
+            step<4>(y.x, even, odd, from);
+            step<5>(y.y, odd, even, from);
+            step<6>(y.z, even, odd, from);
+            step<7>(y.w, odd, even, from);
+#pragma unroll
+            for (int i = 0; i < UNITS; ++i)
+#pragma unroll
+                for (int c = 0; c < 2; ++c) choices[8 * t + EACH * symbol(unit(i), c) + unit(i) % EACH] = from[i][c];
+        }
+        // Costs before the last step are still there.
+        Trace<B, LANES>{(const u16*)choices, states, n / 4, last(x[n - 1], odd)}.run(lane);
     }
 };
 
@@ -195,10 +192,10 @@ template <int B> struct Trellis : Rotated<Trellis<B>> {
     }
 
     template <int LANES> __device__ __forceinline__ static void search(Vector& v, const Form& f, const Tables& t, int lane) {
-        Search<B, LANES> path;
-        path.open(levels(t), lane);
-        for (int at = 0; at < f.resident; at += f.group)
-            path.run(v.x + at, f.group, v.codes + at, (float*)v.spare, v.spare + 512);
+        for (int at = 0; at < f.resident; at += f.group) {
+            const Search<B, LANES> path(levels(t), v.x + at, f.group, lane);
+            path.run(v.x + at, f.group, v.codes + at, (int*)v.spare, (u32*)(v.spare + 512));
+        }
     }
     __device__ static void choose(Vector& v, const Form& f, const Tables& t, int lane, int lanes) {
         // A warp, or one lane that stands for it.

@@ -56,6 +56,12 @@ __device__ __forceinline__ void copy16(u32 to, const void* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from));
 }
 
+// 4, 8 or 16 bytes.
+template <int BYTES> __device__ __forceinline__ void copy_async(u32 to, const void* from) {
+    if constexpr (BYTES == 16) copy16(to, from);
+    else asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(BYTES));
+}
+
 __device__ __forceinline__ void copies_sent() { asm volatile("cp.async.commit_group;"); }
 
 // Wait until all but the newest N groups of this thread's copies have arrived.
@@ -69,6 +75,13 @@ __device__ __forceinline__ void meet(int id, int threads) {
 // Arrive at such a barrier, and go on.
 __device__ __forceinline__ void arrive(int id, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// 16 bytes from memory, in the order of the source: before what is copied behind it.
+__device__ __forceinline__ float4 loaded16(const float* from) {
+    float4 v;
+    asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(from));
+    return v;
 }
 
 // Four 8 x 8 matrices of halves: lane 8 i + r says where row r of matrix i is, lane (g, t) gets words t of rows g.
@@ -102,6 +115,10 @@ __device__ __forceinline__ u32 shared4(u32 at) {
     asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at));
     return v;
 }
+
+__device__ __forceinline__ void put8(u32 at, u32 x, u32 y) { asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(at), "r"(x), "r"(y) : "memory"); }
+
+__device__ __forceinline__ void put4(u32 at, float x) { asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(x) : "memory"); }
 
 // Transpose an 8 x 8 matrix of halves: in, lane (g, t) has row g, columns 2t and 2t + 1; out, row and column exchanged.
 __device__ __forceinline__ u32 transpose(u32 x) {

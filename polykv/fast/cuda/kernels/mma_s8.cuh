@@ -19,6 +19,14 @@ mma_s8_32_from(int (&d)[4], const int (&c)[4], unsigned a0, unsigned a1, unsigne
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b.x), "r"(b.y), "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]));
 }
 
+// The same for a without sign.
+__device__ __forceinline__ void
+mma_u8_32_from(int (&d)[4], const int (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, uint2 b) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
+        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b.x), "r"(b.y), "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]));
+}
+
 // x in a register of its own: as a constant it would be moved there for every product.
 __device__ __forceinline__ void keep_in_register(int& x) {
     asm volatile("" : "+r"(x));
@@ -29,6 +37,13 @@ __device__ __forceinline__ void mma_s8_16(int (&c)[4], unsigned a0, unsigned a1,
     asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
         : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
         : "r"(a0), "r"(a1), "r"(b));
+}
+
+// 16 along k: d = c + a b.
+__device__ __forceinline__ void mma_s8_16_from(int (&d)[4], const int (&c)[4], unsigned a0, unsigned a1, unsigned b) {
+    asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %8, %9, %10};"
+        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+        : "r"(a0), "r"(a1), "r"(b), "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]));
 }
 
 // by * (low + high) + start for the two int16 of a word; by fits a signed byte.
