@@ -14,7 +14,12 @@ __device__ __forceinline__ int in_patches(int n, int octet) { return n / 8 * PAT
 // D[64][8 OCTETS] (+)= A[64][16] B of octets `along` and `along` + 1 along k, 0 or 2; b: in units of 16 bytes. Of a warp alone:
 template <int OCTETS> __device__ __forceinline__ void product_of_warp(float (&d)[OCTETS][4], const u32 (&a)[4], u32 b, int along, bool add) {
     // Lane 8 i + r says where row r of matrix i is: those of two octets of n, each with both octets of k.
+#if __CUDA_ARCH__ == 900
+    // Beside products of warpgroups this is for tests: what is kept of it for the next product had no register left.
+    const int lane = thread_again() % 32;
+#else
     const int lane = threadIdx.x % 32;
+#endif
     const u32 own = 16 * b + in_patches(lane / 16 * 8 + lane % 8, along + lane / 8 % 2);
 #pragma unroll
     for (int o = 0; o < OCTETS; o += 2) {
