@@ -43,8 +43,8 @@ ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 # Two blocks on a multiprocessor leave 128 registers a thread: with the sums of 16 or 32 rows of x, the last few words
 # of some types go to memory, once for a thousand weights or more.
 TILE_SPILLS = {1: 0, 8: 0, 16: 64, 24: 96, 32: 288}
-# Sixteen warps have 128 registers a thread: a few addresses, once for 128 columns.
-STAGED_SPILLS = 64
+# Of more than 12 warps a thread has 128 registers: addresses of Q4_K and Q6_K go to memory, once for 128 columns.
+STAGED_SPILLS = 96
 
 
 @dataclass(frozen=True)
