@@ -143,6 +143,15 @@ template <typename T> static T atomicAnd(T* at, T v) { const T old = *at; *at &=
 template <typename T> static T atomicOr(T* at, T v) { const T old = *at; *at |= v; return old; }
 template <typename T> static T __ldg(const T* at) { return *at; }
 static float room[1 << 16];
+// Dynamic shared memory of the launch. What lies behind it is marked, and must stay so.
+static unsigned shared_bytes;
+template <typename T, size_t N> static void mark(T (&all)[N]) {
+    memset((char*)all + shared_bytes, 0xFF, sizeof all - shared_bytes);
+}
+template <typename T, size_t N> static bool marked(const T (&all)[N]) {
+    const char *at = (const char*)all + shared_bytes, *end = (const char*)all + sizeof all;
+    return at == end || (*at == (char)0xFF && !memcmp(at, at + 1, end - at - 1));
+}
 """
 
 # Of a block's threads, each as STACK has it.
@@ -239,7 +248,8 @@ class Kernel:
         cells = [argument(a, kind) for a, kind in zip(args, self._kinds, strict=True)]
         pointers = (ctypes.c_void_p * len(cells))(*(c.ctypes.data for c in cells))
         x, y, *_ = (*grid, 1)
-        self._run(x, y, block[0], pointers, ctypes.c_void_p(STACKS.ctypes.data))
+        inside = self._run(x, y, block[0], shared_mem, pointers, ctypes.c_void_p(STACKS.ctypes.data))
+        assert inside, f"something was written behind {shared_mem} bytes of shared memory"
 
 
 def argument(value: Any, kind: str) -> np.ndarray:
@@ -262,12 +272,15 @@ def compiled(text: str, entry: str, folder: Path) -> Kernel:
         re.sub(r"\bconst\b|__restrict__|\w+$", "", p.strip()).strip().replace(" *", "*") for p in found[1].split(",")
     ]
     values = ", ".join(f"*({kind}*)arguments[{i}]" for i, kind in enumerate(kinds))
+    dynamic = "memory" if "uint4 memory[" in text else "room"
     text += f"""
 static void** arguments;
 static void call() {{ {entry}({values}); }}
-extern "C" void run_grid(unsigned x, unsigned y, unsigned n, void** p, char* room) {{
+extern "C" int run_grid(unsigned x, unsigned y, unsigned n, unsigned shared, void** p, char* of_threads) {{
     arguments = p;
-    stacks = room;
+    stacks = of_threads;
+    shared_bytes = shared;
+    mark({dynamic});
     body = call;
     gridDim = {{x, y, 1}};
     blockDim = {{n, 1, 1}};
@@ -276,14 +289,15 @@ extern "C" void run_grid(unsigned x, unsigned y, unsigned n, void** p, char* roo
             blockIdx = {{i, j, 0}};
             run_block();
         }}
+    return marked({dynamic});
 }}
 """
     name = hashlib.sha256(text.encode()).hexdigest()[:20]
     library = folder / f"{name}.so"
     if not library.is_file():
         (folder / f"{name}.cpp").write_text(host.NAMES + THREADS + text)
-        command = ["g++", "-std=c++17", "-O1", "-w", "-ffp-contract=off", "-shared", "-fPIC", "-o", str(library)]
-        done = subprocess.run([*command, str(folder / f"{name}.cpp")], capture_output=True, text=True)
+        command = ["g++", "-std=c++17", "-O1", "-w", "-ffp-contract=off", *host.ALIGNED, "-shared", "-fPIC"]
+        done = subprocess.run([*command, "-o", library, folder / f"{name}.cpp"], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[:3000]
     return Kernel(ctypes.CDLL(str(library)), kinds)
 

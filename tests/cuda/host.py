@@ -15,6 +15,9 @@ import numpy as np
 
 from polykv.fast.cuda.source import source
 
+# An address that is no multiple of what is read there ends a kernel on a device, and so it does here.
+ALIGNED = ("-fsanitize=alignment", "-fsanitize-undefined-trap-on-error")
+
 NAMES = """
 #include <algorithm>
 #include <cmath>
@@ -22,11 +25,11 @@ NAMES = """
 #include <cstring>
 #define __device__
 #define __forceinline__ inline
-struct uint2 { unsigned x, y; };
-struct uint4 { unsigned x, y, z, w; };
-struct int4 { int x, y, z, w; };
-struct float2 { float x, y; };
-struct float4 { float x, y, z, w; };
+struct alignas(8) uint2 { unsigned x, y; };
+struct alignas(16) uint4 { unsigned x, y, z, w; };
+struct alignas(16) int4 { int x, y, z, w; };
+struct alignas(8) float2 { float x, y; };
+struct alignas(16) float4 { float x, y, z, w; };
 inline float __uint_as_float(unsigned u) { float f; memcpy(&f, &u, 4); return f; }
 inline unsigned __float_as_uint(float f) { unsigned u; memcpy(&u, &f, 4); return u; }
 inline int __float_as_int(float f) { return (int)__float_as_uint(f); }
@@ -78,8 +81,8 @@ def build(folder: Path, text: str, instead: Mapping[str, str] | None = None) -> 
     pasted = source("host.cpp", instead={"host.cpp": text, "half.cuh": HALF, "memory.cuh": MEMORY, **(instead or {})})
     (folder / "host.cpp").write_text(NAMES + pasted)
     library = folder / "host.so"
-    command = ["g++", "-std=c++17", "-O2", "-w", "-ffp-contract=off", "-shared", "-fPIC", "-o", str(library)]
-    done = subprocess.run([*command, str(folder / "host.cpp")], capture_output=True, text=True)
+    command = ["g++", "-std=c++17", "-O2", "-w", "-ffp-contract=off", *ALIGNED, "-shared", "-fPIC"]
+    done = subprocess.run([*command, "-o", library, folder / "host.cpp"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[:2000]
     return ctypes.CDLL(str(library))
 

@@ -57,7 +57,7 @@ static float power2(float x) { return exp2f(x); }
 
 static u32 shared_address(const void* p) { return (u32)((const char*)p - (const char*)memory); }
 template <typename T> static T shared_as(u32 at) {
-    if (at % sizeof(T) || at + sizeof(T) > sizeof memory) __builtin_trap();
+    if (at % sizeof(T) || at + sizeof(T) > shared_bytes) __builtin_trap();
     T v;
     memcpy(&v, (const char*)memory + at, sizeof v);
     return v;
@@ -67,7 +67,7 @@ static uint2 shared8(u32 at) { return shared_as<uint2>(at); }
 static u32 shared4(u32 at) { return shared_as<u32>(at); }
 static u32 shared2(u32 at) { return shared_as<u16>(at); }
 static void put(u32 at, const void* from, u32 size) {
-    if (at % size || at + size > sizeof memory) __builtin_trap();
+    if (at % size || at + size > shared_bytes) __builtin_trap();
     memcpy((char*)memory + at, from, size);
 }
 static void put8(u32 at, u32 x, u32 y) { const u32 both[] = {x, y}; put(at, both, 8); }
@@ -213,7 +213,7 @@ static Bulk& bulk_of(u32 barrier) {
     return bulks.back();
 }
 static void bulk_barrier(u32 at) {
-    if (at % 8 || at + 8 > sizeof memory) __builtin_trap();
+    if (at % 8 || at + 8 > shared_bytes) __builtin_trap();
     bulk_of(at) = {at, 0, {}, 0};
 }
 static void bulk_sees() {}

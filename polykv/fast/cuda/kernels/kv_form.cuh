@@ -51,8 +51,10 @@ struct Vector {
     u8* spare;
 
     __device__ __forceinline__ Vector(u8* memory, int room) {
-        x = (float*)memory, y = x + room, measure = y + room;
-        codes = (u16*)(measure + room / 32), scales = codes + room, spare = memory + bytes(room);
+        x = (float*)memory, y = x + room;
+        // Codes are written eight bytes at a time.
+        codes = (u16*)(y + room), measure = (float*)(codes + room), scales = (u16*)(measure + room / 32);
+        spare = memory + bytes(room);
     }
     // Bytes of a vector with that room, in whole 16, so that the next one is aligned (forms.py says the same).
     __device__ __forceinline__ static int bytes(int room) { return 336 * (room / 32); }
