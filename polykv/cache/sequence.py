@@ -98,19 +98,19 @@ class Sequence:
     def next_token(self, coming: Coming) -> tuple[list[Slots], list[BlockTable]] | None:
         """Where one more token would go, per group, and the tables that it would read, if `coming` sequences before
         this one get theirs first; None where it would change more than lengths and free blocks, in `extend` or in a
-        `commit` of the tokens before: a block that is copied, taken out of the prefix cache, or with exact cells.
+        `commit` of the tokens before: a block is copied or taken out of the prefix cache, or a unit becomes codes.
         """
         tables = list(self.block_tables)
         for g, (group, table, manager) in enumerate(zip(self.pool.groups, tables, self.pool.managers, strict=True)):
             coming.given_back[g] |= group.first_block(self.length) > table.first
-            if group.stage is Stage.WHOLE and self.length % group.size == 0:
-                block = manager.coming(coming.taken[g])
+            if group.n_blocks(self.length + 1) > group.n_blocks(self.length):
+                block = None if group.stage is Stage.CODED else manager.coming(coming.taken[g])
                 if block is None:
                     return None
                 tables[g] = table.copy()
                 tables[g].append(block)
                 coming.taken[g] += 1
-            elif not self._partial(g) or self._must_copy(g) or manager.prefix(int(table.ids[-1])) is not None:
+            elif self._partial(g) and (self._must_copy(g) or manager.prefix(int(table.ids[-1])) is not None):
                 return None
         return step_slots(self.pool.groups, tables, self.length, self.length + 1), tables
 
