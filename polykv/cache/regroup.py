@@ -38,12 +38,13 @@ class Regrouped:
         pieces = self.pieces[first : first + n]
         rows = np.unique(pieces[pieces >= 0] // self.each)
         data = file.chosen(name, rows)
-        cut = data.reshape(len(rows) * self.each, -1, *data.shape[2:])
+        # Sizes in full: there may be no rows, where all that is read is zeros.
+        cut = data.reshape(len(rows) * self.each, data.shape[1] // self.each, *data.shape[2:])
         found = np.zeros((*pieces.shape, *cut.shape[1:]), np.uint8)
         there = pieces >= 0
         at = np.searchsorted(rows, pieces[there] // self.each) * self.each + pieces[there] % self.each
         found[there] = cut[at]
-        return found.reshape(len(pieces), -1, *data.shape[2:])
+        return found.reshape(len(pieces), pieces.shape[1] * cut.shape[1], *data.shape[2:])
 
 
 def fits(size: int, other: int) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from fakes import PlainOps, check_contents, make_pool, model, step
 from forged import poke, rewrite
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
@@ -94,6 +94,7 @@ def test_what_is_missing_is_never_read(
     st.integers(1, 330),
     st.lists(st.integers(0, 80), min_size=5, max_size=5),
 )
+@example([8, 8, 8, 8, 16], 1, "f32", 1, [4, 10, 9, 0, 0])
 def test_files_of_files(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], window: int, tier: str, n: int, steps: list[int]
 ) -> None:
