@@ -9,6 +9,7 @@ typedef unsigned short u16;
 typedef unsigned char u8;
 alignas(1024) static uint4 memory[1 << 14];
 #define BELOW_ALL (-INFINITY)
+#define FAINT 1e-33f
 
 static int __float2int_rn(float x) { return (int)lrintf(x); }
 static u32 __umulhi(u32 a, u32 b) { return (u32)((uint64_t)a * b >> 32); }
@@ -141,6 +142,9 @@ static unsigned halves_times(unsigned a, unsigned b) { return of_halves(a, b, []
 static unsigned halves_less(unsigned a, unsigned b) { return of_halves(a, b, [](float x, float y) { return x - y; }); }
 static unsigned halves_least(unsigned a, unsigned b) {
     return of_halves(a, b, [](float x, float y) { return x != x || x < y ? x : y; });
+}
+static unsigned halves_most(unsigned a, unsigned b) {
+    return of_halves(a, b, [](float x, float y) { return x != x || x > y ? x : y; });
 }
 """
 

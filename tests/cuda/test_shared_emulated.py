@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import shutil
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pretend_cupy
 import pytest
-from prefill_cases import Shape
+import shared_cases
+from prefill_cases import Shape, arena
 from shared_cases import ERROR, STEPS, attention, check
 
 from polykv.cache.codecs import codec
@@ -17,6 +19,7 @@ from polykv.fast.cuda.attend_run import _levels
 from polykv.fast.cuda.layout import kind_of
 from polykv.fast.cuda.lift import levels_of
 from polykv.fast.cuda.shared_config import TYPES, shared_config
+from polykv.types import Codec
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
 
@@ -81,3 +84,26 @@ def test_nan_of_a_row_stays_in_that_row() -> None:
     bad = np.arange(len(run.out)) % 7 == 1
     assert np.isnan(run.out[bad, 1]).all()
     assert run.error(~bad) < ERROR
+
+
+def test_queries_of_almost_nothing_are_nothing() -> None:
+    """What makes the largest dim 1024 would be infinite. Rows of shared cells, and of their own."""
+    run = attention("f16/turbo2", "verify", Shape(heads=1, peak=1e-37), least=17)
+    assert run.items > 0 and run.error() < ERROR
+
+
+def test_values_that_no_half_holds_are_the_largest_half(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scales of either sign, some of them so large that a code times them would be infinite."""
+
+    def larger(of: Codec, shape: Shape, *rest: Any) -> Any:
+        made, values = arena(of, shape, *rest)
+        if of.name == "q4_0":
+            # Tiles of 16 bytes of codes for a dim, and of two of scales.
+            scales = made.fields["data"].reshape(-1, 18 * shape.dim)[:, 16 * shape.dim :].view(np.float16)
+            scales *= np.float16(30000)
+            assert np.abs(scales).max() > 8188
+            values = 30000 * values
+        return made, values
+
+    monkeypatch.setattr(shared_cases, "arena", larger)
+    assert attention("f16/q4_0", "verify", Shape(heads=1)).error() < 1e-2

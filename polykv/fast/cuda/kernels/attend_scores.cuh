@@ -157,7 +157,7 @@ template <typename FLOATS, int TYPE, int WIDTH, int SETS> struct FloatScores {
 
     // As in Scores. A query's largest dim becomes 1024: far from overflow, and what is lost below is 2^-34 of it.
     static __device__ __forceinline__ void words(const float (&x)[8], float most, int g, u32 (&w)[WORDS]) {
-        const float inverse = most > 0 ? 1024.0f / most : 0.0f;
+        const float inverse = most > FAINT ? 1024.0f / most : 0.0f;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const float a = x[2 * i] * inverse, b = x[2 * i + 1] * inverse;

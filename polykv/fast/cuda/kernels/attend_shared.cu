@@ -74,8 +74,8 @@ struct Queries {
             }
             top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
             top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-            const float by = top > 0 ? 1024.0f / top : 1.0f;
-            worth[r] = (top > 0 ? top / 1024.0f : 1.0f) * unit;
+            const float by = top > FAINT ? 1024.0f / top : 1.0f;
+            worth[r] = (top > FAINT ? top / 1024.0f : 1.0f) * unit;
 #pragma unroll
             for (int d = 0; d < DIMS / 8; ++d) of[d / 2][d % 2 * 2 + r] = f32_to_f16x2(x[d].x * by, x[d].y * by);
         }

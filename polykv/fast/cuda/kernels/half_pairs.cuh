@@ -17,3 +17,9 @@ __device__ __forceinline__ unsigned halves_least(unsigned a, unsigned b) {
     asm("min.NaN.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
     return y;
 }
+
+__device__ __forceinline__ unsigned halves_most(unsigned a, unsigned b) {
+    unsigned y;
+    asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+    return y;
+}

@@ -13,10 +13,13 @@
 template <bool VALUES> struct Factors {
     u32 of[4];
 
-    // MOST: what they are at most, as a pair, if anything.
-    template <u32 MOST = 0> __device__ __forceinline__ void read(u32 at, int lane) {
+    // MOST: what they are at most, as a pair, if anything; SIGNED: whether they may be below zero.
+    template <u32 MOST = 0, bool SIGNED = false> __device__ __forceinline__ void read(u32 at, int lane) {
         const int g = lane / 4, t = lane % 4;
-        const auto least = [](u32 x) { return MOST ? halves_least(x, MOST) : x; };
+        const auto least = [](u32 x) {
+            const u32 y = MOST ? halves_least(x, MOST) : x;
+            return SIGNED ? halves_most(y, MOST | 0x80008000u) : y;
+        };
         if constexpr (VALUES) {
             const uint4 x = shared16(at + 16 * t);
             const u32 a = least(x.x), b = least(x.y), c = least(x.z), d = least(x.w);
@@ -98,7 +101,7 @@ template <int TYPE, int WIDTH, bool VALUES> struct Scalar {
     using Own = Codes<TYPE, WIDTH>;
     static constexpr bool EIGHT = TYPE == Q8_0;
     static constexpr int BYTES = Own::BYTES, TABLE = 0;
-    // 1024 + 128 or 8, and 511.75 or 8188: what a scale may be.
+    // 1024 + 128 or 8, and 511.75 or 8188: what a scale may be, that of Q4_0 of either sign.
     static constexpr u32 ZERO = EIGHT ? 0x64806480 : 0x64086408, LARGEST = EIGHT ? 0x5FFF5FFF : 0x6FFF6FFF;
 
     __device__ __forceinline__ void levels_from(const float*, u32) {}
@@ -113,7 +116,7 @@ template <int TYPE, int WIDTH, bool VALUES> struct Scalar {
                 w[4 * i] = x.x, w[4 * i + 1] = x.y, w[4 * i + 2] = x.z, w[4 * i + 3] = x.w;
             }
             // No product with a code is more than a half holds.
-            scales.template read<LARGEST>(at + Own::CODES + 64 * s, lane);
+            scales.template read<LARGEST, !EIGHT>(at + Own::CODES + 64 * s, lane);
         }
     };
     template <typename Put> __device__ __forceinline__ void each(u32 at, int lane, const Put& put) {

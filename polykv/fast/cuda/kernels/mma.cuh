@@ -9,6 +9,8 @@ typedef unsigned short u16;
 typedef unsigned char u8;
 
 #define BELOW_ALL (-__int_as_float(0x7F800000))
+// A query whose largest dim is no more than that is as good as 0: what makes it 1024 has to be a float32, and its inverse too.
+#define FAINT 1e-33f
 
 // D[16][8] += A[16][16] B[16][8] of halves. a0: A[g][2t, 2t + 1], a1: A[g + 8][2t..], a2: A[g][8 + 2t..], a3: A[g + 8][8 + 2t..];
 // b0: B[2t, 2t + 1][g], b1: B[8 + 2t..][g]; d as above.

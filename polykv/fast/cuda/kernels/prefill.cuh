@@ -94,10 +94,10 @@ __device__ __forceinline__ void queries_in(const float* q, const int* rows, cons
             for (int f = 0; f < FOURS; ++f)
                 top = fmaxf(top, fmaxf(fmaxf(fabsf(x[b][f].x), fabsf(x[b][f].y)), fmaxf(fabsf(x[b][f].z), fabsf(x[b][f].w))));
             for (int o = 16; o; o /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, o));
-            const float inverse = top > 0 ? 1024.0f / top : 1.0f;
+            const float inverse = top > FAINT ? 1024.0f / top : 1.0f;
             const int i = first + b, place = i / 16 * STEPS * 1024 + i % 8 * 64 + i % 16 / 8 * 4;
             if (lane == 0) {
-                shared<float>(UNIT_AT + 4 * i) = (top > 0 ? top / 1024.0f : 1.0f) * unit;
+                shared<float>(UNIT_AT + 4 * i) = (top > FAINT ? top / 1024.0f : 1.0f) * unit;
                 shared<int>(POSITION_AT + 4 * i) = i < used ? positions[rows[i / group]] : -1;
             }
 #pragma unroll
