@@ -155,6 +155,8 @@ class KVPool:
 
     def mend(self) -> None:
         """Count who holds what anew, from the tables of the living sequences, after a change that broke off."""
+        # What nobody holds now may have been written by who was broken off.
+        self.changes += 1
         sequences = list(self.sequences)
         for s in sequences:
             s.mend()

@@ -17,7 +17,7 @@ from case_attention import Plan, Seq
 from case_base import normal, seeded
 from case_model import Shape, angles_of, attention_weights, mlp_weights
 
-from polykv.cache.codecs import parse_tier
+from polykv.cache.codecs import codec, parse_tier
 from polykv.fast import cuda
 from polykv.fast.cuda import follow, graphs, shared_plan
 from polykv.fast.cuda.arrays import asarray, asnumpy
@@ -26,6 +26,7 @@ from polykv.fast.cuda.attend_run import _levels
 from polykv.fast.cuda.device import cupy
 from polykv.fast.cuda.forms import _form
 from polykv.fast.cuda.fwht import _core
+from polykv.fast.cuda.kv_write import KeySteps, New, write_both
 from polykv.fast.cuda.layers import prepared
 from polykv.fast.cuda.lift import levels_of
 from polykv.fast.cuda.placed import attention_of, head_of, mlp_of
@@ -33,7 +34,7 @@ from polykv.fast.cuda.step_tables import Shape as Cut
 from polykv.fast.cuda.step_tables import host_tables, shapes_of
 from polykv.fast.cuda.upload import Upload
 from polykv.ops import load
-from polykv.types import Activations, HeadWeights, Layer, LayerKV, Stack, WeightType
+from polykv.types import Activations, HeadWeights, Layer, LayerKV, Slots, Stack, WeightType
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
 
@@ -205,3 +206,14 @@ def test_memory_of_a_copy_under_way_is_kept(machine: None, monkeypatch: pytest.M
     assert not waited
     del upload
     assert waited
+
+
+def test_keys_of_small_heads_are_normed(machine: None) -> None:
+    """Sums of the lanes of a warp take more room than such a vector, and lie in no other warp's."""
+    rng, n, heads, dim = seeded("small heads"), 4, 2, 32
+    x, norm, none = normal(rng, n, heads, dim), normal(rng, dim), np.zeros(n, np.int32)
+    k, v = (cuda.kv_alloc(codec("f16"), 1, heads, dim, 64, values=values) for values in (False, True))
+    new, cells = New(asarray(x)), Slots(asarray(none), asarray(np.arange(n, dtype=np.int32)))
+    write_both(LayerKV(k, v), new, new, cells, KeySteps(asarray(norm), 1e-5))
+    got = asnumpy(cuda.kv_read(k, asarray(none[:1])))[0, :n]
+    assert np.allclose(got, load("ref").rms_norm(x, norm, 1e-5), rtol=1e-3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from tiny_llm import tiny_llm
 from tiny_models import random_ids, tiny_model, tiny_runner
 
+from polykv.cache.persist import _Saved, load_sequences, save_sequences
 from polykv.cache.sequence import Sequence
 from polykv.errors import PolyKVError
 from polykv.llm import LLM
@@ -101,6 +103,28 @@ def test_a_block_that_somebody_else_takes_is_not_the_one_that_was_expected() -> 
         found = [token, first, runner.next_tokens([(s, [token])]).tolist()]
         results.append((found, s.tables, other.tables))
     assert results[0] == results[1]
+
+
+def test_a_free_block_that_a_file_was_read_into_in_vain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step had been begun with it; it is free again, but what the step wrote there is gone."""
+    results = []
+    for runner in (running_ahead(), tiny_runner("llama", "cpu", "f16")):
+        runner.pool.reserve(0, 6)
+        s, other = Sequence(runner.pool), Sequence(runner.pool)
+        runner.next_tokens([(other, random_ids(40, seed=3))])
+        save_sequences(tmp_path / "other.pool", [other])
+        other.free()
+        found = [runner.next_tokens([(s, random_ids(64))], more=True).tolist()]
+        with monkeypatch.context() as m, pytest.raises(KeyboardInterrupt):
+            m.setattr(_Saved, "sequences", interrupted)
+            load_sequences(tmp_path / "other.pool", runner.pool)
+        found += [runner.next_tokens([(s, found[-1])], more=True).tolist() for _ in range(2)]
+        results.append((found, s.tables, runner.step([(s, [7])]).tolist()))
+    assert results[0] == results[1]
+
+
+def interrupted(*_: Any) -> None:
+    raise KeyboardInterrupt
 
 
 def test_what_is_asked_for_instead_is_done() -> None:

@@ -101,7 +101,8 @@ def host_form(codec: Codec, head_dim: int, use: Use) -> tuple[npt.NDArray[np.int
     halves = 2 if kind_of(codec).minima else 0 if codec.block == 1 else 1
     codes_at = 2 * halves + (0 if codec.family == Family.TRELLIS else reserved)
     vector_bytes = resident // group * group_bytes
-    room = -(-max(resident, width * slices) // 32) * 32
+    # A norm has a sum in float64 of every lane (kernels/kv_prepare.cuh).
+    room = max(-(-max(resident, width * slices) // 32) * 32, 2 * LANES)
     sizes = [head_dim, stored, resident, group, turn, m, width, slices, int(use == Use.V)]
     spare = SEARCH + LANES * group if codec.family == Family.TRELLIS else 0
     sizes += [kind_of(codec).slice_bytes(width), group_bytes, codes_at, vector_bytes, room, spare]

@@ -39,6 +39,7 @@ template <int B, int LANES> struct Trace {
 
     // All lanes have written their choices.
     __device__ __forceinline__ void run(int lane) const {
+        __syncwarp();
         const int each = (fours + LANES - 1) / LANES, first = min(each * lane, fours), last = min(first + each, fours);
         u32 s = 0, found[4];
 #pragma unroll 1
@@ -51,6 +52,8 @@ template <int B, int LANES> struct Trace {
             const u32 after = last < fours ? states[4 * last] : s;
             const bool wrong = (after - s) % 64 != 0 && first < last;
             if (!__any_sync(~0u, wrong)) break;
+            // All lanes have read: a vote alone does not order what they read and write.
+            __syncwarp();
             if (wrong) write(s = after, first, last);
             __syncwarp();
         }

@@ -85,7 +85,7 @@ template <int B, int LANES> struct Search {
     __device__ __forceinline__ void costs(int i, int c, float y, const int (&before)[SYMBOLS], int (&cost)[SYMBOLS]) const {
 #pragma unroll
         for (int p = 0; p < SYMBOLS; ++p)
-            cost[p] = __float_as_int(fmaf(y, slope[i][c][p], base[i][c][p])) * 8 + before[p];
+            cost[p] = (int)(__float_as_uint(fmaf(y, slope[i][c][p], base[i][c][p])) * 8) + before[p];
     }
     __device__ __forceinline__ static int least_of(const int (&x)[SYMBOLS]) {
         const int four = min(__vimin3_s32(x[0], x[1], x[2]), x[3]);
