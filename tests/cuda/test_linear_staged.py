@@ -28,7 +28,7 @@ SIZES = ((28672, 4096), (6144, 4096), (4096, 14336), (128256, 4096), (576, 1536)
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The emulator in the place of CuPy."""
     if shutil.which("g++") is None:
-        pytest.skip("g++ is not installed")
+        pytest.skip("g++ is not installed: `g++ --version` fails")
     with pretend_cupy.installed(tmp_path_factory.mktemp("kernels")):
         yield
 
