@@ -40,6 +40,6 @@ def test_attention_is_that_of_the_decoded_values(pair: tuple[str, str], shape: S
     compare(pair, shape, peak)
 
 
-@pytest.mark.parametrize("name", ["turbo3", "turbo2"])
+@pytest.mark.parametrize("name", ["turbo3", "turbo2", "turbo3_tcq", "turbo2_tcq"])
 def test_blocks_of_many_warps(name: str) -> None:
     compare((name, name), (8, 2, 128, 8192, (65, 3), 0, 0.0), 2.0, long=True)

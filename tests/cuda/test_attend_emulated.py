@@ -89,8 +89,10 @@ def test_cases_of_all_backends(machine: None, name: str) -> None:
     assert worst_error(case.agreement, case.prepare(ops)(), case.prepare(load("ref"))()) <= tolerance(case)
 
 
-def test_blocks_of_many_warps(machine: None) -> None:
-    compare(("turbo3", "turbo2"), (4, 1, 128, 192, (5, 64), 0, 0.0), 2.0, long=True)
+@pytest.mark.parametrize("pair", ["turbo3/turbo2", "turbo3_tcq/turbo3_tcq", "turbo2_tcq/turbo2_tcq"])
+def test_blocks_of_many_warps(machine: None, pair: str) -> None:
+    k, v = pair.split("/")
+    compare((k, v), (4, 1, 128, 192, (5, 64), 0, 0.0), 2.0, long=True)
 
 
 @contextmanager

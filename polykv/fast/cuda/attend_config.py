@@ -122,9 +122,8 @@ def config(
     path takes long."""
     if k.path or v.path:
         # A kilobyte of every block is the system's.
-        every = (
-            replace(c, centered=centered, early=early) for c in _of_paths(k, v, head_dim, sets, softcap, one_table)
-        )
+        found = _of_paths(k, v, head_dim, sets, softcap, one_table, long)
+        every = (replace(c, centered=centered, early=early) for c in found)
         return next(made for made in every if made.shared + 1024 <= limit)
     width, slices = slices_of(head_dim)
     # Queries that meet means take registers: eight of them leave too few for two tiles.
@@ -158,10 +157,18 @@ def config(
     return made
 
 
-def _of_paths(k: Kind, v: Kind, head_dim: int, sets: int, softcap: bool, one_table: bool) -> Iterator[Config]:
-    """For trellis types, the best first: a table for every bank, two tiles at a time, many warps."""
+def _of_paths(
+    k: Kind, v: Kind, head_dim: int, sets: int, softcap: bool, one_table: bool, long: bool
+) -> Iterator[Config]:
+    """For trellis types, the best first: a table for every bank, two tiles at a time, many warps.
+
+    One tile at a time leaves room for 16 warps. That is better where segments are short, and where two would leave room
+    for eight (3 bits, two slices).
+    """
     width, slices = slices_of(head_dim)
-    most = 1 if max(k.bits, v.bits) >= 8 else 2
+    wide = max(k.bits, v.bits)
+    single = wide >= 8 or (sets == 1 and slices <= 2 and (not long or (wide == 3 and slices == 2)))
+    most = 1 if single else 2
     for copies in (32, 16, 8):
         for tiles in range(most, 0, -1):
             # With two sets of queries a thread needs more registers than twelve warps leave it.

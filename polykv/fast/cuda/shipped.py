@@ -172,7 +172,7 @@ def _attention() -> Iterator[Shipped]:
             yield Shipped(f"{made.file}.cu", made.file, made.defines(), MANY_SPILLS if made.warps >= MANY_WARPS else 0)
     for i, kind in enumerate(k for k in kinds if k.path):
         for j, head in enumerate(HEADS[i::2]):
-            how = {"one_table": True, "early": True}
+            how = {"one_table": True, "early": True, "long": j % 2 == 0}
             made = config(kind, kind, head, 1 + j % 2, softcap=False, limit=SHARED, **how)
             yield Shipped(f"{made.file}.cu", made.file, made.defines(), MANY_SPILLS if made.warps >= MANY_WARPS else 0)
     # Centered keys, with one and two sets of queries.
