@@ -1,5 +1,5 @@
 // Trellis types: codes are the states of a path of least squared error, as in polykv/ref/trellis.py, with ties broken in the
-// same way.
+// same way, but for the last state (`last`).
 //
 // Of the 2^(6 + B) costs of a step only the best of each 2^B that have the same successors goes on: 64 numbers, one for
 // the upper six bits of those. Lane n has numbers n and n + 32: it reads 2^B of the step before, which it continues to
@@ -19,8 +19,8 @@ template <int B, int LANES> struct Search {
     enum { SYMBOLS = 1 << B, HALF = SYMBOLS / 2, EACH = 64 >> B, STATES = 64 << B, UNITS = 32 / LANES, FROM = 7 };
     // Of the states of a lane: -2 S c, and S c^2 with the constant.
     float slope[UNITS][2][SYMBOLS], base[UNITS][2][SYMBOLS];
-    // Where its numbers go, and the lower bits of both.
-    int lane, to[UNITS][2], index[UNITS];
+    // Where its numbers go, the lower bits of both, and where those of its predecessors begin.
+    int lane, to[UNITS][2], index[UNITS], from_row[UNITS];
 
     // Number i of a lane: its predecessors are SYMBOLS states from `first` on, its symbols that of c = 0 and 1.
     __device__ __forceinline__ int unit(int i) const { return lane + LANES * i; }
@@ -59,6 +59,7 @@ template <int B, int LANES> struct Search {
 #pragma unroll
             for (int c = 0; c < 2; ++c) keep(to[i][c] = place(unit(i), symbol(unit(i), c)));
             keep(index[i] = unit(i) % SYMBOLS);
+            keep(from_row[i] = unit(i) % EACH * 4);
         }
         for (int i = lane; i < n; i += LANES) far = fmaxf(far, fabsf(x[i]));
 #pragma unroll
@@ -101,7 +102,7 @@ template <int B, int LANES> struct Search {
 #pragma unroll
         for (int i = 0; i < UNITS; ++i) {
             int before[SYMBOLS];
-            read(now, unit(i), before);
+            read(now + from_row[i], before);
 #pragma unroll
             for (int c = 0; c < 2; ++c) {
                 int cost[SYMBOLS];
@@ -113,51 +114,46 @@ template <int B, int LANES> struct Search {
         }
         __syncwarp();
     }
-    // Those of the unit's predecessors.
-    __device__ __forceinline__ static void read(const int* row, int unit, int (&x)[SYMBOLS]) {
+    // Those of a unit's predecessors.
+    __device__ __forceinline__ static void read(const int* at, int (&x)[SYMBOLS]) {
 #pragma unroll
         for (int p = 0; p < SYMBOLS; p += 4) {
-            const int4 a = *(const int4*)(row + unit % EACH * 4 + 8 * p);
+            const int4 a = *(const int4*)(at + 8 * p);
             x[p] = a.x, x[p + 1] = a.y, x[p + 2] = a.z, x[p + 3] = a.w;
         }
     }
 
-    // The best state of the last step.
-    __device__ __forceinline__ int last(float y, const int* now) const {
-        int cost[UNITS][2][SYMBOLS], lowest = ~(1u << 31);
+    // The best state of the last step, of the costs after it and what was kept of it: of equally good ones that of the
+    // smallest `preference`, but for those of one number, of which the first was kept.
+    __device__ __forceinline__ int last(const int* now, const u32 (&from)[UNITS][2]) const {
+        int cost[UNITS][2], lowest = ~(1u << 31), key = STATES;
 #pragma unroll
-        for (int i = 0; i < UNITS; ++i) {
-            int before[SYMBOLS];
-            read(now, unit(i), before);
-#pragma unroll
-            for (int c = 0; c < 2; ++c) {
-                costs(i, c, y, before, cost[i][c]);
-                lowest = min(lowest, least_of(cost[i][c]));
-            }
-        }
-        lowest = least(lowest & ~FROM);
-        int key = STATES;
+        for (int i = 0; i < 2 * UNITS; ++i) lowest = min(lowest, cost[i / 2][i % 2] = now[to[i / 2][i % 2]] & ~FROM);
+        lowest = least(lowest);
 #pragma unroll
         for (int i = 0; i < UNITS; ++i)
 #pragma unroll
-            for (int c = 0; c < 2; ++c) {
-                const int others = preference(64 * symbol(unit(i), c) + first(unit(i)));
-#pragma unroll
-                for (int p = 0; p < SYMBOLS; ++p)
-                    if (cost[i][c][p] - lowest < FROM + 1) key = min(key, others | preference(p));
-            }
+            for (int c = 0; c < 2; ++c)
+                if (cost[i][c] == lowest)
+                    key = min(key, preference(64 * symbol(unit(i), c) + first(unit(i)) + (from[i][c] >> 29)));
         return preference(least(key));
     }
 
     // States of the n values x, whole eights, by way of two rows of costs and a word of choices for every number and eight.
     __device__ __forceinline__ void run(const float* x, int n, u16* states, int* rows, u32* choices) const {
         int *even = rows, *odd = rows + 64;
+        u32 from[UNITS][2], *to_choices[UNITS];
+        // From the choices of a unit's first symbol to those of its second.
+        int far[UNITS];
 #pragma unroll
-        for (int i = 0; i < 2 * UNITS; ++i) even[to[i / 2][i % 2]] = index[i / 2];
+        for (int i = 0; i < UNITS; ++i) {
+            even[to[i][0]] = even[to[i][1]] = index[i];
+            to_choices[i] = choices + EACH * symbol(unit(i), 0) + unit(i) % EACH;
+            keep(far[i] = EACH * (symbol(unit(i), 1) - symbol(unit(i), 0)));
+        }
         __syncwarp();
 #pragma unroll 1
         for (int t = 0; t < n; t += 8) {
-            u32 from[UNITS][2];
             float4 y = *(const float4*)(x + t);
             step<0>(y.x, even, odd, from);
             step<1>(y.y, odd, even, from);
@@ -169,12 +165,12 @@ template <int B, int LANES> struct Search {
             step<6>(y.z, even, odd, from);
             step<7>(y.w, odd, even, from);
 #pragma unroll
-            for (int i = 0; i < UNITS; ++i)
-#pragma unroll
-                for (int c = 0; c < 2; ++c) choices[8 * t + EACH * symbol(unit(i), c) + unit(i) % EACH] = from[i][c];
+            for (int i = 0; i < UNITS; ++i) {
+                to_choices[i][0] = from[i][0], to_choices[i][far[i]] = from[i][1];
+                to_choices[i] += 64;
+            }
         }
-        // Costs before the last step are still there.
-        Trace<B, LANES>{(const u8*)choices, states, n / 4, last(x[n - 1], odd)}.run(lane);
+        Trace<B, LANES>{(const u8*)choices, states, n / 4, last(even, from)}.run(lane);
     }
 };
 
