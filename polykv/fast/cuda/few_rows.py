@@ -3,7 +3,7 @@
     residual          h += what the product before gave;  m = rms_norm(h) as int8
     product           Q, K and V, one kernel for all matrices of a type
     kv_append_both    K and V into their cells, Q into the space of the keys; Q before them where they take long
-    attend, merge     on codes; where cells are exact first, more (few_exact.py)
+    attend, merge     on codes; where cells are exact first, more (few_exact.py); of rows that share cells no merge
     outputs           out of the space of the values, as int8
     product           Wo
     residual, product, glu, product                     the MLP, likewise
