@@ -26,7 +26,7 @@ ROOT = Path(__file__).parent.parent
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck", "none")
 SUITE = "tests/cuda/test_cuda_equivalence.py"
 # Lines of the tools that say what is wrong, and where.
-WRONG = re.compile(r"=+ (?:Error|Warning)?:? ?((?:Invalid|Race|Uninitialized|Barrier|Program hit|Misaligned)[^.\n]*)")
+WRONG = re.compile(r"=+ ((?:(?:Error|Warning): )?(?:Invalid|Race|Uninitialized|Barrier|Program hit|Misaligned)[^.\n]*)")
 PLACE = re.compile(r"(?:at|access at) (\w+)\+0x")
 
 

@@ -47,6 +47,10 @@ class MismatchError(PolyKVError):
         )
 
 
+class NotFiniteError(PolyKVError):
+    """A model gave NaN or infinity where numbers are needed."""
+
+
 class CapacityError(PolyKVError):
     """The cache or the context is full; says how much is needed and how much there is."""
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from polykv.errors import PolyKVError
+from polykv.errors import NotFiniteError
 from polykv.model.transformer import Transformer
 from polykv.sampling import Draws
 from polykv.types import F32, I32, Greedy
@@ -25,7 +25,7 @@ class Choice(Protocol[T_co]):
         ...
 
     def end(self, *found: npt.NDArray[Any]) -> T_co:
-        """The result, of the same arrays on the host. Raises PolyKVError for logits that are not finite."""
+        """The result, of the same arrays on the host. Raises NotFiniteError for logits that are not."""
         ...
 
     def following(self) -> Choice[Any] | None:
@@ -90,18 +90,18 @@ def total(logits: F32) -> npt.NDArray[Any]:
     return found
 
 
-def check_finite(fetch: Callable[[F32], F32], logits: F32, sums: npt.NDArray[Any]) -> None:
+def check_finite(fetch: Callable[[F32], F32], logits: F32, sums: npt.NDArray[Any], what: str = "logits") -> None:
     """Refuse NaN and infinity: sampling from them would give a token that means nothing. sums: their `total`."""
     # Finite values may overflow it, so only then is every one looked at.
     if not np.isfinite(sums).all():
-        refuse(np.logical_not(np.isfinite(fetch(logits)).all(axis=1)))
+        refuse(np.logical_not(np.isfinite(fetch(logits)).all(axis=1)), what)
 
 
-def refuse(broken: npt.NDArray[np.bool_]) -> None:
-    """Raise when any row has a logit that is not finite."""
+def refuse(broken: npt.NDArray[np.bool_], what: str = "logits") -> None:
+    """Raise NotFiniteError when any row has a logit that is not finite. what: is not finite."""
     if broken.any():
-        raise PolyKVError(
-            f"the model gave logits that are not finite ({int(broken.sum())} of {len(broken)} rows): "
+        raise NotFiniteError(
+            f"the model gave {what} that are not finite ({int(broken.sum())} of {len(broken)} rows): "
             "its file holds NaN or infinite weights (`polykv inspect --check-tensors FILE` names them), or a value "
             "overflowed; no token was chosen"
         )

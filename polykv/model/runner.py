@@ -18,7 +18,7 @@ import numpy as np
 from polykv.cache.pool import KVPool
 from polykv.cache.segments import plan_segments
 from polykv.cache.sequence import Sequence
-from polykv.errors import ConfigError, PromptError
+from polykv.errors import ConfigError, NotFiniteError, PromptError
 from polykv.model.ahead import Begun, begin, begin_next, by_group
 from polykv.model.choice import Choice, Drawn, MostLikely, check_finite, total
 from polykv.model.loader import Model
@@ -71,13 +71,14 @@ class StepCounters:
 @dataclass(frozen=True, eq=False)
 class _Rows:
     """A step whose sequences were extended: new tokens per item, their ids [R], where they are written, per cache
-    group, and which rows need logits."""
+    group, and which rows need logits. last: those rows, and the last ones of items without."""
 
     batch: Batch
     counts: list[int]
     ids: I32
     slots: list[Slots]
     head_rows: I32
+    last: I32
 
 
 class Runner:
@@ -99,8 +100,8 @@ class Runner:
         """Append the new ids of every (sequence, ids) item and return float32 logits [rows asked for, V], in order.
 
         logits: for all items, or one entry per item. out: receives the result when given.
-        Raises PromptError (an id outside the vocabulary), CapacityError (pool full) and PolyKVError (logits that are
-        not finite). After any exception the sequences are as before.
+        Raises PromptError (an id outside the vocabulary), CapacityError (pool full) and NotFiniteError (logits, or
+        the last hidden row of an item without logits). After any exception the sequences are as before.
         """
 
         found: F32 = self.transformer.ops.fetch(self.run(batch, logits, lambda h: self._head(h, out)))
@@ -199,21 +200,33 @@ class Runner:
             np.arange(s.length - n, s.length, dtype=np.int32) for (s, _), n in zip(rows.batch, rows.counts, strict=True)
         ]
         segments = plan_segments(self.pool, [(s, n) for (s, _), n in zip(rows.batch, rows.counts, strict=True)])
-        return self.transformer.hidden(rows.ids, np.concatenate(positions), rows.slots, segments, rows.head_rows)
+        h = self.transformer.hidden(rows.ids, np.concatenate(positions), rows.slots, segments, rows.last)
+        if len(rows.last) == len(rows.head_rows):
+            return h
+        # Nobody would look at what a part of a prompt has left in the cache.
+        fetch, others = self.transformer.ops.fetch, np.flatnonzero(~np.isin(rows.last, rows.head_rows))
+        check_finite(fetch, h[others], fetch(total(h[others])), "hidden values")
+        return h[np.flatnonzero(np.isin(rows.last, rows.head_rows))]
 
     def _step(self, batch: Batch, wanted: list[Logits], work: Callable[[_Rows], T]) -> T:
         counts, flat = self._check(batch)
         before = [s.length for s, _ in batch]
         head_rows = _head_rows(counts, wanted)
+        last = _head_rows(counts, [Logits.LAST if w is Logits.NONE else w for w in wanted])
+        written: list[list[Slots]] = []
         try:
             slots = by_group([s.extend(ids) for s, ids in batch])
-            result = work(_Rows(batch, counts, flat, slots, head_rows))
-        except BaseException:
+            written.append(slots)
+            result = work(_Rows(batch, counts, flat, slots, head_rows, last))
+        except BaseException as error:
             # KeyboardInterrupt included: rows whose K and V are incomplete must never be read.
-            self._begun = None
+            begun, self._begun = self._begun, None
             for (s, _), n in zip(batch, before, strict=True):
                 if s.length > n:
                     s.trim(n)
+            if isinstance(error, NotFiniteError):
+                for cells in written + ([begun.slots] if begun is not None else []):
+                    self.transformer.clear(cells)
             raise
         if not batch:
             return result

@@ -85,6 +85,17 @@ class Transformer:
                 ops.layers(h, Stack((layer,)), ropes, segments, slots, activations=act)
         return h if len(head_rows) == len(h) else h[head_rows]
 
+    def clear(self, slots: Seq[Slots]) -> None:
+        """Write zeros to the cells of a step that gave NaN.
+
+        Kernels that multiply whole tiles meet cells that no row sees with weights of 0, and 0 NaN is NaN: the next
+        owner of a block would pay for it.
+        """
+        for layer in self.stack.layers:
+            new, cells = layer.kv.exact or layer.kv, slots[layer.group]
+            for arena in (new.k, new.v):
+                self.ops.kv_append(arena, np.zeros((len(cells.blocks), arena.n_kv, arena.head_dim), np.float32), cells)
+
     def logits(self, h: F32, out: F32 | None = None) -> F32:
         """Logits [R, V] of hidden rows."""
         if len(h) == 0:

@@ -53,6 +53,16 @@ static u32 pick(u32 lo, u32 hi, u32 sel) {
     }
     return y;
 }
+static u32 bytes_times(u32 x, u32 by, u32 start) {
+    for (int i = 0; i < 32; i += 8) start += (x >> i & 255) * (by >> i & 255);
+    return start;
+}
+static u32 halves_times(u32 x, u32 by, u32 start) {
+    return start + (x & 0xFFFF) * (by & 255) + (x >> 16) * (by >> 8 & 255);
+}
+static u32 scaled(u32 x, float power, u32 start) {
+    return __float_as_uint(fmaf(__uint_as_float(x), power, __uint_as_float(start)));
+}
 static float power2(float x) { return exp2f(x); }
 
 static u32 shared_address(const void* p) { return (u32)((const char*)p - (const char*)memory); }

@@ -14,7 +14,7 @@ from typing import Any
 import host
 import numpy as np
 import pytest
-from agreement import OTHER_PATHS, worst_cost
+from agreement import OTHER_PATHS, rms, worst_cost
 from case_base import normal, seeded, squared_error, vectors
 
 from polykv import ref
@@ -272,8 +272,10 @@ def test_levels_are_what_codes_stand_for(name: str, dim: int) -> None:
     # Of sixteen levels eight are below zero and eight above, of which one more has to be a byte.
     assert c.bits < 4 or ((whole[:8] < 0).all() and (whole[8:] > 0).all())
     want = np.array(c.centroids) * np.sqrt(c.block / c.group(dim))
-    assert np.abs(whole).max() == (126 if c.bits == 4 else 127)
+    assert 63 <= np.abs(whole).max() <= (126 if c.bits == 4 else 127)
     assert (np.abs(whole * unit - want) <= unit * 0.5001).all()
+    # With the largest level as 126 or 127 it was 0.6 %.
+    assert rms(whole * unit - want) <= 0.004 * rms(want)
 
 
 @pytest.mark.parametrize("name", PATHS)
@@ -281,7 +283,10 @@ def test_entries_have_the_levels_of_two_values(name: str) -> None:
     """All bits that two values in a row depend on, and what attention takes of the table for them."""
     c = codec(name)
     table, unit = levels(c, 128)
-    want, bits = np.rint(np.array(c.centroids) / unit), np.arange(1 << (6 + 2 * c.bits))
+    want, bits = (
+        np.rint(np.array(c.centroids) * np.sqrt(c.block / c.group(128)) / unit),
+        np.arange(1 << (6 + 2 * c.bits)),
+    )
     entries, every = table.view(np.int8).reshape(-1, 4), np.arange(len(bits))
     found = entries[bits] if c.bits == 2 else entries[bits >> 1 & 1023]
     first, second = (bits & 1, bits >> 11) if c.bits == 3 else (0, 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pretend_cupy
@@ -17,7 +18,7 @@ from polykv.cache.plan import plan_memory
 from polykv.cache.sequence import Sequence
 from polykv.commands.output import Output
 from polykv.commands.tiers import gather
-from polykv.errors import UnsupportedError
+from polykv.errors import NotFiniteError, UnsupportedError
 from polykv.fast.cuda import shared_plan, shared_run
 from polykv.fast.cuda.attend import _signs
 from polykv.fast.cuda.attend_run import _levels
@@ -26,6 +27,7 @@ from polykv.fast.cuda.compile import launch
 from polykv.fast.cuda.forms import _form
 from polykv.fast.cuda.fwht import _core
 from polykv.model.loader import load_model
+from polykv.model.runner import Logits
 from polykv.ops import load
 
 # The model's vocabulary has five letters.
@@ -118,3 +120,30 @@ def test_tools_take_its_arrays_and_blocks(machine: None, tmp_path: Path) -> None
     assert isinstance(there, np.ndarray) and np.allclose(here, there, rtol=1e-6)
     found = gather(Output(False), 64, model, [1, 2, 3, 4], load("cuda"))
     assert len(found) == 6 and all(s.head_dim == 64 for s in found)
+
+
+@pytest.mark.parametrize("kv", ["f16", "f16+c/f16,sink=4"])
+def test_nan_of_a_refused_prompt_does_not_stay(
+    machine: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kv: str
+) -> None:
+    """The next prompt in the same block does not see its cells, but kernels multiply them, by 0."""
+    llm = polykv.load(head_of(tmp_path, 64, **MODEL), backend="cuda", kv=kv, activations="f32", ctx=64, cache_tokens=64)
+    runner, want = llm.engine.runner, llm.logits([1, 2])
+    ops = runner.transformer.ops
+    embed = ops.embed
+
+    def broken(w: Any, ids: Any, scale: float) -> Any:
+        h = embed(w, ids, scale)
+        h[np.flatnonzero(np.asarray(ids) == 3)] = np.nan
+        return h
+
+    monkeypatch.setattr(ops, "embed", broken)
+    sequence = Sequence(llm.cache)
+    for wanted, what in (
+        (Logits.NONE, r"hidden values that are not finite \(1 of 1 rows\)"),
+        (Logits.LAST, "logits that are not"),
+    ):
+        with pytest.raises(NotFiniteError, match=what):
+            runner.step([(sequence, [1, 2, 3])], wanted)
+    assert sequence.length == 0 and llm.cache.max_blocks(0) == 1
+    assert np.array_equal(runner.step([(sequence, [1, 2])])[0], want[-1])

@@ -98,11 +98,10 @@ def _paths(
     states, state = np.zeros(symbols.shape, np.uint16), rng.integers(0, len(codec.centroids), (n, 32, slices))
     for d in range(dims // slices):
         states[..., d] = state = state >> codec.bits | symbols[..., d] << codec.prefix_bits
-    top = np.abs(codec.centroids).max()
-    unit = levels(codec, head_dim)[1]
-    table = np.rint(np.array(codec.centroids) / top * 127) * unit
-    if exact:
-        table = np.array(codec.centroids) * np.sqrt(codec.block / codec.group(head_dim))
+    table = np.array(codec.centroids) * np.sqrt(codec.block / codec.group(head_dim))
+    if not exact:
+        unit = levels(codec, head_dim)[1]
+        table = np.rint(table / unit) * unit
     norms = (rng.uniform(0.5, 1.5, (n, 32, slices)) * np.sqrt(codec.group(head_dim))).astype(np.float16)
     values = table[states] * norms.astype(np.float64)[..., None]
     return states.reshape(shape), norms, values.reshape(shape)

@@ -44,7 +44,7 @@ def prefixes(states: States, *, values: bool) -> U8:
 def table(levels: npt.NDArray[np.int8], bits: int) -> U32:
     """Entries of two values in a row, by ten of the 6 + 2 k bits that they depend on; levels: of every state.
 
-    Of 2 bits a value: (a, 0, b, 0). Of 3: (a0, a1, b0, b1), for the first of the twelve bits being 0 or 1, and the
+    Of 2 bits a value: (a, 0, b, 0). Of 3: (a0, b0, a1, b1), for the first of the twelve bits being 0 or 1, and the
     last.
     """
     ten, states, found = np.arange(ENTRIES), len(levels) - 1, np.zeros((ENTRIES, 4), np.int8)
@@ -52,6 +52,6 @@ def table(levels: npt.NDArray[np.int8], bits: int) -> U32:
         found[:, 0], found[:, 2] = levels[ten & states], levels[ten >> bits]
     else:
         for i in range(2):
-            found[:, i] = levels[(ten << 1 | i) & states]
-            found[:, 2 + i] = levels[(ten << 1 | i << 11) >> bits]
+            found[:, 2 * i] = levels[(ten << 1 | i) & states]
+            found[:, 1 + 2 * i] = levels[(ten << 1 | i << 11) >> bits]
     return found.view(np.uint32)[:, 0]

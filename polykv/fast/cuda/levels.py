@@ -18,9 +18,9 @@ def levels(codec: Codec, head_dim: int) -> tuple[npt.NDArray[np.uint32], float]:
     """Sixteen bytes of levels in four words, and the worth of a unit, in units of the norm or scale of a cell. Of
     trellis types the words are a table of two values in a row (layout_trellis.py), of 256 levels halves.
 
-    The largest level becomes 127, so a level moves by up to 0.4 % of it, far less than the step between two levels. Of
-    sixteen, eight are below zero and eight above, of which one more has to fit a byte (kernels/attend_types.cuh,
-    Sixteen). Scalar types have no levels but iq4_nl; their codes are multiplied by a power of two.
+    Trellis types and short tables are rounded by `as_bytes`. Of sixteen levels eight are below zero and eight above, of
+    which one more has to fit a byte (kernels/attend_types.cuh, Sixteen). Scalar types have no levels but iq4_nl; their
+    codes are multiplied by a power of two.
     """
     if codec.family == Family.IQ4_NL:
         return IQ4_NL.view(np.uint32), 1.0
@@ -30,12 +30,25 @@ def levels(codec: Codec, head_dim: int) -> tuple[npt.NDArray[np.uint32], float]:
     values = np.array(codec.centroids) * np.sqrt(codec.block / codec.group(head_dim))
     top = float(np.abs(values).max())
     if codec.family == Family.TRELLIS:
-        return table(np.rint(values / top * LARGEST).astype(np.int8), codec.bits), top / LARGEST
+        found, unit = as_bytes(values, LARGEST)
+        return table(found, codec.bits), unit
     if len(values) == 256:
         return (values / top).astype(np.float16).view(np.uint32), top
-    found, largest = np.zeros(16, np.int8), LARGEST - (len(values) == 16)
-    found[: len(values)] = np.rint(values / top * largest)
-    return found.view(np.uint32), top / largest
+    short, padded = as_bytes(values, LARGEST - (len(values) == 16)), np.zeros(16, np.int8)
+    padded[: len(values)] = short[0]
+    return padded.view(np.uint32), short[1]
+
+
+def as_bytes(values: npt.NDArray[np.float64], largest: int) -> tuple[npt.NDArray[np.int8], float]:
+    """Bytes of levels, and the worth of a unit, with which the squared errors of all levels are least.
+
+    Any unit of which no level is more than `largest` will do, and of some of them all levels are close to whole
+    numbers: 16 levels err by 0.35 % of their RMS, 8 by 0.2 %; with `largest` for the largest level, by 0.6 and 0.5 %.
+    """
+    units = np.abs(values).max() / np.arange(largest / 2, largest + 1 / 64, 1 / 64)[:, None]
+    rounded = np.rint(values / units)
+    best = int(np.argmin(np.square(rounded * units - values).sum(1)))
+    return rounded[best].astype(np.int8), float(units[best, 0])
 
 
 def same_table(k: Codec, v: Codec) -> bool:

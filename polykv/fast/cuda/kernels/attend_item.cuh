@@ -84,7 +84,8 @@ template <int TEAMS> struct ItemQueries {
                 for (int j = 0; j < 8; j++) all += x[i][j];
                 all = quad_sum(all);
             }
-            if (t == 0) tops[at] = top, sums[at] = all;
+            // Two quads have the same query: one writes the largest dim, the other the sum, to `sums`.
+            if (t == 0) tops[at + g % 2 * TOPS] = g % 2 ? all : top;
         }
         meet(barrier, THREADS);
         // The largest dim of all of a query, or of one step.

@@ -8,8 +8,11 @@
 //
 // Two values depend on 6 + 2 BITS bits in a row: a table of 10 of them has both. Of 2 bits that is all, and an entry is
 // (a, 0, b, 0), which is multiplied as it is: products are cheap. Of 3 bits the first and the last are missing; the first
-// is one of the first value's state alone, the last one of the second's, so an entry is (a0, a1, b0, b1), and a selection of
+// is one of the first value's state alone, the last one of the second's, so an entry is (a0, b0, a1, b1), and a selection of
 // the bytes of two entries makes four levels.
+//
+// The integer pipe is what this waits for first, so numbers of entries are moved to where an address has them by pipes that multiply:
+// products of halves, which also add the lane's copy (`halves_times`), or floats (`scaled`).
 //
 // Every bank of shared memory has the whole table (128 KB), or look-ups of 32 lanes would wait for each other 3.5 times.
 // Where there is less room, two or four lanes share a copy, in as many banks.
@@ -17,16 +20,18 @@
 template <int BITS, int WIDTH, int RUNS> struct Trellis : Turbo<BITS, WIDTH> {
     static constexpr int COUNT = WIDTH / RUNS, WORDS = BITS == 3 ? 2 : 4, SPAN = BITS * COUNT, LAST = WIDTH * BITS / 32 - 1;
     static constexpr int BYTES = Turbo<BITS, WIDTH>::BYTES + 32, TABLE = 1024 * 4 * ATT_COPIES, ENTRIES = 1024;
-    // Bits of an address below the number of an entry, and those that are it.
-    static constexpr int LOW = ATT_COPIES == 32 ? 7 : ATT_COPIES == 16 ? 6 : 5, ENTRY = 1023 << LOW;
-    // Where the bits are that choose one of two bytes of entries, in a pair of pairs.
-    static constexpr u32 CHOICE = 1 | 1 << 6 | 1 << 11 | 1 << 17;
+    // Bits of an address below the number of an entry.
+    static constexpr int LOW = ATT_COPIES == 32 ? 7 : ATT_COPIES == 16 ? 6 : 5;
+    // Of a word of eight values of 3 bits with the six before them, which begin with bit 1: the bits that choose one of two
+    // levels in the first and the last entry, and in the second and third. No two of them are in a byte, so that a sum of
+    // products of bytes brings each to its nibble of a selection.
+    static constexpr u32 OUTER = 1 << 1 | 1 << 12 | 1 << 19 | 1 << 30, INNER = 1 << 7 | 1 << 13 | 1 << 18 | 1 << 24;
     Words<LAST + 1> codes;
     // Bits before the runs: the upper six of a byte each.
     u32 before[RUNS / 4];
-    u32 table, copy, choices;
+    u32 table, copy;
 
-    __device__ __forceinline__ void levels_from(const u32*, u32 unit) { choices = unit * 0x6240; }
+    __device__ __forceinline__ void levels_from(const u32*, u32) {}
     __device__ __forceinline__ void table_at(u32 at, int lane) { table = at, copy = lane % ATT_COPIES * 4; }
 
     __device__ __forceinline__ void read(u32 base, int lane) {
@@ -63,49 +68,59 @@ template <int BITS, int WIDTH, int RUNS> struct Trellis : Turbo<BITS, WIDTH> {
         return bit < 0 ? codes.w[0] << -bit : bit % 32 ? __funnelshift_r(codes.w[word], codes.w[next], bit % 32) : codes.w[word];
     }
 
-    // The bits of values 4 k .. 4 k + 3 of a run, with the six before them, from bit `SPARE` on: such that the number of the
-    // second entry is where an address has it. Less shifting up costs nothing: there is a pipe for it that has time.
-    static constexpr int SPARE = BITS == 3 ? 0 : LOW - 4;
-    __device__ __forceinline__ u32 window(int run, int k) const {
-        const int bit = SPAN * run + 4 * BITS * k;
-        if (k) return from(bit - 6 - SPARE);
-        return __funnelshift_r(before[run / 4] << (24 - run % 4 * 8), from(bit), 26 - SPARE);
+    // The bits of octet s of a run with the six before them, from bit `at` on.
+    __device__ __forceinline__ u32 window(int run, int s, int at) const {
+        const int bit = SPAN * run + 8 * BITS * s;
+        if (s) return from(bit - 6 - at);
+        return __funnelshift_r(before[run / 4] << (24 - run % 4 * 8), from(bit), 26 - at);
     }
 
-    // x moved up by n bits, or down.
-    static __device__ __forceinline__ u32 moved(u32 x, int n) { return n >= 0 ? x << n : x >> -n; }
-
-    __device__ __forceinline__ u32 entry(u32 x) const { return shared4(table + ((x & ENTRY) | copy)); }
-
-    // Levels of four values of a run: of 3 bits as bytes, of values 0, 2, 1 and 3.
-    __device__ __forceinline__ void four_of(int run, int k, u32 (&w)[WORDS / 2]) const {
-        const u32 x = window(run, k);
-        if constexpr (BITS == 2) w[0] = entry(x << 4), w[1] = entry(x);
-        else {
-            const u32 up = x << (LOW - 1), a = entry(up), b = entry(moved(x, LOW - 7));
-            // The bits that choose, to the lowest of four nibbles: no carry gets where one of them is.
-            const u32 bits = __umulhi(up & CHOICE << (LOW - 1), 0xB4000000u >> (LOW - 2));
-            w[0] = pick(a, b, (bits & 0x1111u) | choices);
-        }
+    // The ten bits from AT on: number of an entry.
+    static __device__ __forceinline__ constexpr u32 number(int at) { return 1023u << at; }
+    __device__ __forceinline__ u32 entry(u32 address) const { return shared4(table + address); }
+    // The entry that bits AT.. of x are the number of; bits from 24 on are not reached.
+    template <int AT> __device__ __forceinline__ u32 entry_at(u32 x) const {
+        static_assert(AT + 10 <= 24, "a float has 24 bits");
+        if (AT == LOW) return entry((x & number(AT)) | copy);
+        return entry(scaled(x & number(AT), AT < LOW ? float(1 << (LOW > AT ? LOW - AT : 0)) : 1.0f / (1 << (AT > LOW ? AT - LOW : 0)), copy));
     }
+    // Those of bits AT.. of the lower half of x, and of its upper half: x has nothing else in these.
+    template <int AT> __device__ __forceinline__ u32 entry_low(u32 x) const { return entry(halves_times(x, 1 << (LOW - AT), copy)); }
+    template <int AT> __device__ __forceinline__ u32 entry_high(u32 x) const { return entry(halves_times(x, 256 << (LOW - AT), copy)); }
 
-    // Levels of an octet of a run; of the last one of 12 dims there is but the first half.
+    // Levels of an octet of a run. Of 3 bits as bytes: of values 0, 1, 6, 7; 5, 3, 4, 2. Of the last octet of 12 dims there is but
+    // the first half.
     __device__ __forceinline__ void octet(int run, int s, u32 (&w)[WORDS]) const {
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            u32 four[WORDS / 2] = {};
-            if (8 * s + 4 * h < COUNT) four_of(run, 2 * s + h, four);
-#pragma unroll
-            for (int i = 0; i < WORDS / 2; i++) w[h * WORDS / 2 + i] = four[i];
+        const bool whole = 8 * s + 4 < COUNT;
+        if constexpr (BITS == 3) {
+            const u32 x = window(run, s, 1), ends = x & (number(2) | number(20));
+            const u32 first = entry_low<2>(ends), second = entry_at<8>(x), third = whole ? entry_at<14>(x) : 0;
+            const u32 last = whole ? entry_high<4>(ends) : 0;
+            w[0] = pick(first, last, bytes_times(x & OUTER, 0x80400201u, 0x5410));
+            w[1] = pick(second, third, bytes_times(x & INNER, 0x02081040u, 0x0415));
+        } else if constexpr (SPAN % 32 == 0 && LOW > 5) {
+            // Words begin with runs: but for the first two entries all that is needed is in one.
+            const u32 word = codes.w[(SPAN * run + 16 * s) / 32], even = word & (number(2) | number(18)), odd = word & (number(6) | number(22));
+            if (s % 2 == 0) {
+                const u32 x = window(run, s, LOW - 4);
+                w[0] = entry_at<LOW - 4>(x), w[1] = entry_at<LOW>(x), w[2] = entry_low<2>(even), w[3] = entry_low<6>(odd);
+            } else w[0] = entry_at<10>(word), w[1] = entry_at<14>(word), w[2] = entry_high<2>(even), w[3] = entry_high<6>(odd);
+        } else {
+            const u32 x = window(run, s, 5), ends = x & (number(5) | number(17));
+            w[0] = entry_low<5>(ends), w[1] = entry_at<9>(x);
+            w[2] = whole ? entry_at<13>(x) : 0, w[3] = whole ? entry_high<1>(ends) : 0;
         }
     }
 };
+
+// Which of eight values byte i of their two words is the level of.
+__device__ __forceinline__ constexpr int dim_of_byte(int i) { return 0x24357610 >> 4 * i & 15; }
 
 template <int BITS, int WIDTH> struct TrellisKeys : Trellis<BITS, WIDTH, 4> {
     static constexpr int WORDS = Trellis<BITS, WIDTH, 4>::WORDS, PARTS = WORDS / 2, ORDERS = PARTS;
     static __device__ __forceinline__ int first_dim(int s, int t) { return WIDTH / 4 * t + 8 * s; }
     static __device__ __forceinline__ constexpr int dim_of(int part, int i) {
-        return BITS == 3 ? (i & 4) + i % 2 * 2 + i / 2 % 2 : 4 * part + i / 2;
+        return BITS == 3 ? dim_of_byte(i) : 4 * part + i / 2;
     }
     __device__ __forceinline__ void group(int n, u32 (&b)[PARTS][2]) const {
         u32 w[WORDS];
@@ -119,7 +134,7 @@ template <int BITS, int WIDTH> struct TrellisValues : Trellis<BITS, WIDTH, 8> {
     static constexpr bool OF_RUNS = true;
     static constexpr int OCTETS = (WIDTH / 8 + 7) / 8, PAIRS = 4 * OCTETS;
     static __device__ __forceinline__ constexpr int place(int e, int i) {
-        return BITS == 3 ? e / 4 * 8 + 4 * i + e % 2 * 2 + e / 2 % 2 : e / 2 * 4 + 2 * i + e % 2;
+        return BITS == 3 ? e / 4 * 8 + dim_of_byte(4 * i + e % 4) : e / 2 * 4 + 2 * i + e % 2;
     }
     static __device__ __forceinline__ int dim(int e, int i, int g) { return WIDTH / 8 * g + place(e, i); }
     static __device__ __forceinline__ constexpr bool is_dim(int e, int i) { return place(e, i) < WIDTH / 8; }

@@ -111,19 +111,16 @@ template <int TYPE, int WIDTH, template <int> class SUMS = InRegisters> struct V
     // its top bit turned.
     static __device__ __forceinline__ u32 rounded(float w, float factor) { return __float_as_uint(fmaf(w, factor, 12582912.0f + 128.0f)); }
 
-    // The weights of cells 8 j + 2 t and + 1 for column g, each as two bytes that are the same.
-    __device__ __forceinline__ void turned(const float (&w)[4], u32 (&r)[4]) const {
-#pragma unroll
-        for (int j = 0; j < 4; j++) r[j] = transpose(pick(rounded(w[j], f), 0, 0x0011) ^ 0x80800000u);
+    // The weights for column g of two octets of cells, which are turned as one matrix of pairs of bytes: of cells 2 t of both, then of
+    // cells 2 t + 1.
+    __device__ __forceinline__ u32 turned(float first, float second) const {
+        return transpose(pick(rounded(first, f), rounded(second, f), 0x4051) ^ 0x80800000u);
     }
 
-    // The weights as the product takes them: two octets are turned as one matrix of pairs of bytes.
+    // The weights as the product takes them.
     __device__ __forceinline__ void integers(const float (&w)[4], u32 (&b)[2]) const {
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const u32 pairs = transpose(pick(rounded(w[2 * i], f), rounded(w[2 * i + 1], f), 0x4051) ^ 0x80800000u);
-            b[i] = pick(pairs, 0, 0x3120);
-        }
+        for (int i = 0; i < 2; i++) b[i] = pick(turned(w[2 * i], w[2 * i + 1]), 0, 0x3120);
     }
 
     // Add a tile to the sums of all sets, which share the codes.
@@ -175,9 +172,9 @@ template <int TYPE, int WIDTH, template <int> class SUMS = InRegisters> struct V
     template <int SETS>
     static __device__ __forceinline__ void add_runs(Values (&sets)[SETS], const V& v, const float (&w)[SETS][4]) {
         constexpr int WORDS = V::WORDS, TIMES = 8 / WORDS;
-        u32 r[SETS][4];
+        u32 r[SETS][2];
 #pragma unroll
-        for (int n = 0; n < SETS; n++) sets[n].turned(w[n], r[n]);
+        for (int n = 0; n < 2 * SETS; n++) r[n / 2][n % 2] = sets[n / 2].turned(w[n / 2][n % 2 * 2], w[n / 2][n % 2 * 2 + 1]);
 #pragma unroll
         for (int j = 0; j < 4; j++)
 #pragma unroll
@@ -187,12 +184,17 @@ template <int TYPE, int WIDTH, template <int> class SUMS = InRegisters> struct V
                 v.octet(2 * j + 1, e, b);
 #pragma unroll
                 for (int n = 0; n < 4 * SETS; n++) {
-                    const int i = n % 4 / TIMES * 2, up = n % TIMES * (32 / TIMES);
-                    const u32 of = r[n / 4][j];
-                    if (V::is_dim(4 * e + n % 4, 0))
-                        mma_s8_32(sets[n / 4].d[4 * e + n % 4], a[i], a[i + 1], b[i], b[i + 1], make_uint2((of & 255) << up, (of >> 24) << up));
+                    const int i = n % 4 / TIMES * 2, to = n % TIMES * 4 / TIMES;
+                    const u32 of = r[n / 4][j / 2];
+                    if (V::is_dim(4 * e + n % 4, 0) || V::is_dim(4 * e + n % 4, 1))
+                        mma_s8_32(sets[n / 4].d[4 * e + n % 4], a[i], a[i + 1], b[i], b[i + 1], make_uint2(alone(of, j % 2, to), alone(of, 2 + j % 2, to)));
                 }
             }
+    }
+
+    // Byte `from` of x as byte `to` of a word that has no other.
+    static __device__ __forceinline__ u32 alone(u32 x, int from, int to) {
+        return from == to ? x & 255u << 8 * to : to - from == 3 ? x << 24 : pick(x, 0, 0x4444 & ~(15 << 4 * to) | from << 4 * to);
     }
 
     // Sums of the pairs' dims (V::dim), of query t.
