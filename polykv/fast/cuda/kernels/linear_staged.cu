@@ -228,22 +228,19 @@ linear_staged(float* y, const unsigned char* data, const uint2* codes, const uin
     const u32 full = xs + TURNS * X_STAGE + WARPS * LINEAR_AHEAD * W_STAGE, empty = full + 8 * TURNS;
     Tile w(Weight::fields(data, (long long)rows * blocks, (long long)own_row * blocks), blocks, lane);
     const int own = first + part * LINEAR_TILES;
-    auto copy_w = [&](int stage, u32 slot) {
+    for (int stage = 0; stage < LINEAR_AHEAD; ++stage) {
         const int tile = own + stage * ACROSS;
-        if (tile < end) w.copy(ws + slot, tile);
+        if (tile < end) w.copy(ws + stage * W_STAGE, tile);
         copies_sent();
-    };
+    }
     if (threadIdx.x < TURNS) {
         turn_init(full + 8 * threadIdx.x, THREADS);
         turn_init(empty + 8 * threadIdx.x, WARPS);
     }
-    copy_w(0, 0);
     follows(codes, scales);
     __syncthreads();
-    // x comes before the other times of W, or it would wait for them.
     const Rows x(codes, scales);
     for (int stage = 0; stage < TURNS - 1 && stage < stages; ++stage) x.copy(xs + stage * X_STAGE, full + 8 * stage, first + stage * ACROSS, end);
-    for (int stage = 1; stage < LINEAR_AHEAD; ++stage) copy_w(stage, stage * W_STAGE);
 
     float sums[PAIRS][CHUNKS][4] = {};
     const int odd = (own_row + lane / 4) * blocks & 1;
@@ -254,22 +251,22 @@ linear_staged(float* y, const unsigned char* data, const uint2* codes, const uin
         copies_but<LINEAR_AHEAD - 1>();
         __syncwarp();
         turn_wait(full + 8 * turn, stage / TURNS & 1);
-        const int tile = own + stage * ACROSS, next = stage + TURNS - 1, there = next % TURNS;
+        const int tile = own + stage * ACROSS;
+        if (tile < end)
 #pragma unroll
-        for (int i = 0; i < LINEAR_TILES; ++i) {
-            if (tile < end)
+            for (int i = 0; i < LINEAR_TILES; ++i)
                 add_tile(sums, w, ws + slot, xs + turn * X_STAGE + (part * LINEAR_TILES + i) * X_TILE, i, tile + i, (odd + ((tile + i) >> 1)) & 1, lane);
-            // In the midst of the work, when all have done what came before it.
-            if (i == 0 && next < stages) {
-                if (stage > 0) turn_wait(empty + 8 * there, (next / TURNS - 1) & 1);
-                x.copy(xs + there * X_STAGE, full + 8 * there, first + next * ACROSS, end);
-            }
-        }
         // Not before all lanes have read it.
         __syncwarp();
+        if (tile + LINEAR_AHEAD * ACROSS < end) w.copy(ws + slot, tile + LINEAR_AHEAD * ACROSS);
+        copies_sent();
         if (lane == 0) turn_arrive(empty + 8 * turn);
-        copy_w(stage + LINEAR_AHEAD, slot);
         slot = slot + W_STAGE == LINEAR_AHEAD * W_STAGE ? 0 : slot + W_STAGE;
+        const int next = stage + TURNS - 1, there = next % TURNS;
+        if (next < stages) {
+            if (stage > 0) turn_wait(empty + 8 * there, (next / TURNS - 1) & 1);
+            x.copy(xs + there * X_STAGE, full + 8 * there, first + next * ACROSS, end);
+        }
     }
     __syncthreads();
     write_out(y, (float*)memory, sums, band, part, lane, n, rows, first_row, rank);
