@@ -124,6 +124,7 @@ template <typename T> static T taken(const char (*all)[64], int lane) {
 template <typename T> static T __shfl_xor_sync(unsigned, T v, int distance) {
     return taken<T>(given(v), (threadIdx.x % 32) ^ distance);
 }
+template <typename T> static T __shfl_sync(unsigned, T v, int lane) { return taken<T>(given(v), lane); }
 template <typename T> static T __shfl_up_sync(unsigned, T v, int distance) {
     const int lane = threadIdx.x % 32;
     return taken<T>(given(v), lane >= distance ? lane - distance : lane);

@@ -13,7 +13,6 @@ alignas(1024) static uint4 memory[1 << 14];
 
 static int __float2int_rn(float x) { return (int)lrintf(x); }
 static u32 __umulhi(u32 a, u32 b) { return (u32)((uint64_t)a * b >> 32); }
-template <typename T> static T __shfl_sync(unsigned, T v, int lane) { return taken<T>(given(v), lane); }
 static int __all_sync(unsigned, int v) { return over_warp(v != 0, 1, [](int a, int b) { return a & b; }); }
 static u32 __ballot_sync(unsigned, int v) {
     return (u32)over_warp((v != 0) << threadIdx.x % 32, 0, [](int a, int b) { return a | b; });

@@ -25,8 +25,9 @@ class Config:
     """k, v: how types lie in tiles; width, slices: of a head; sets: queries / 4; ctas: blocks that should fit a
     multiprocessor; stages: turns under way for a warp; tiles: of a turn; softcap: whether scores are capped; warps: of
     a block; copies: of each table of a trellis type; one_table: whether K and V share theirs; centered: whether keys
-    are less a mean; early: whether attention begins while new keys and values are being written; apart: whether
-    weights are found by other warps than those that sum values (kernels/attend_wide.cu)."""
+    are less a mean; early: whether attention begins while new keys and values are being written; beside: whether it
+    runs beside that of cells that many rows share (kernels/attend_shared.cu); apart: whether weights are found by other
+    warps than those that sum values (kernels/attend_wide.cu)."""
 
     k: Kind
     v: Kind
@@ -42,6 +43,7 @@ class Config:
     one_table: bool = False
     centered: bool = False
     early: bool = False
+    beside: bool = False
     apart: bool = False
 
     @property
@@ -97,6 +99,7 @@ class Config:
             "ATT_SHARED_TABLE": int(self.one_table),
             "ATT_MEANS": int(self.centered),
             "ATT_EARLY": int(self.early),
+            "ATT_BESIDE": int(self.beside),
         }
         if self.copies:
             found["ATT_COPIES"] = self.copies

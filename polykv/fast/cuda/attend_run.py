@@ -79,9 +79,22 @@ def run(
     out: tuple[F32, F32] | None = None,
 ) -> tuple[F32, F32]:
     """Queries [R, H, D'] in the space of the keys to (out [R, H, D'] in the space of the values, lse [R, H])."""
+    run_partly(step, made, q, k, v, scale=scale, window=window, softcap=softcap)
     rows, heads, dims = q.shape
-    cp, n_kv, where = cupy(), k.n_kv, cupy().cuda.runtime.getDevice()
+    cp = cupy()
     y, lse = out or (cp.empty((rows, heads, dims), np.float32), cp.empty((rows, heads), np.float32))
+    threads = MERGE_THREADS[rows * heads >= FEW_QUERIES]
+    merge = kernel("attend_merge.cu", "attend_merge", MERGE_DIMS=dims, MERGE_THREADS=threads)
+    arguments = (step.sums, step.weights, step.ptr, step.parts, y, lse)
+    launch(merge, (rows * heads, dims // MERGE_DIMS), (threads,), arguments)
+    return y, lse
+
+
+def run_partly(
+    step: Step, made: Config, q: F32, k: KVArena, v: KVArena, *, scale: float, window: int, softcap: float
+) -> None:
+    """Partial results of queries [R, H, D'] in the space of the keys: `sums` and `weights` of the step."""
+    heads, n_kv, where = q.shape[1], k.n_kv, cupy().cuda.runtime.getDevice()
     (k_levels, k_unit), (v_levels, v_unit) = _levels(k.codec, k.head_dim, where), _levels(v.codec, v.head_dim, where)
     # [blocks, heads, bytes], in whatever order they lie.
     data = k.fields["data"], v.fields["data"]
@@ -105,8 +118,3 @@ def run(
         arguments,
         shared=made.shared,
     )
-    threads = MERGE_THREADS[rows * heads >= FEW_QUERIES]
-    merge = kernel("attend_merge.cu", "attend_merge", MERGE_DIMS=dims, MERGE_THREADS=threads)
-    arguments = (step.sums, step.weights, step.ptr, step.parts, y, lse)
-    launch(merge, (rows * heads, dims // MERGE_DIMS), (threads,), arguments)
-    return y, lse

@@ -3,7 +3,7 @@
     residual          h += what the product before gave;  m = rms_norm(h) as int8
     product           Q, K and V, one kernel for all matrices of a type
     kv_append_both    K and V into their cells, Q into the space of the keys; Q before them where they take long
-    attend, merge     on codes; where cells are exact first, more (few_exact.py)
+    attend, merge     on codes; where cells are exact first, more (few_exact.py); of rows that share cells no merge
     outputs           out of the space of the values, as int8
     product           Wo
     residual, product, glu, product                     the MLP, likewise
@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from polykv.fast.cuda.attend_run import run_partly
 from polykv.fast.cuda.compile import kernel, launch
 from polykv.fast.cuda.few_exact import Attended, Way, attend_exact, attend_rows
 from polykv.fast.cuda.forms import Use, form_of, size_defines
@@ -139,17 +140,31 @@ def attention(
         KeySteps(w.k_norm, c.eps, angles),
         Queries(New(q, w.q_bias, e.q), w.q_norm, queries),
     )
+    if kv.exact is None and ways[0].step.shared is not None:
+        step = ways[0].step
+        run_partly(step, ways[0].made, queries, kv.k, kv.v, scale=c.scale, window=c.window, softcap=c.softcap)
+        x = _outputs([Attended(step.sums, step.weights)], w, kv, room, (n, c.n_heads, dims), (step.ptr, step.parts))
+        (y,) = products("y", w.wo, x, room)
+        return Pending(y, w.post_norm, c.eps)
     if kv.exact is None:
         found = [attend_rows(queries, c, kv, ways[0], room, "codes")]
     else:
         found = [*attend_exact(queries, c, kv, kv.exact, slots.seals, (ways[0], ways[1]), room)]
-    (y,) = products("y", w.wo, _outputs(found, w, kv, room), room)
+    (y,) = products("y", w.wo, _outputs(found, w, kv, room, (n, c.n_heads, dims)), room)
     return Pending(y, w.post_norm, c.eps)
 
 
-def _outputs(found: Sequence[Attended], w: Attention, kv: LayerKV, room: Workspace) -> Int8Rows:
-    """Results of attention over codes, and over exact cells, if there are any, as rows of int8 in the true space."""
-    n, heads, dims = found[0].out.shape
+def _outputs(
+    found: Sequence[Attended],
+    w: Attention,
+    kv: LayerKV,
+    room: Workspace,
+    shape: tuple[int, int, int],
+    lists: tuple[Any, Any] | None = None,
+) -> Int8Rows:
+    """Results of attention over codes, and over exact cells, if there are any, as rows of int8 in the true space.
+    shape: rows, heads and dims; lists: of the partial results (`Step`) that results are still in."""
+    n, heads, dims = shape
     head_dim, form = w.given.head_dim, form_of(kv.v.codec, w.given.head_dim, Use.V)
     y = int8_room("out", n, w.wo, room)
     whole, rows = head_dim % 32 == 0, y.codes.shape[0]
@@ -158,13 +173,16 @@ def _outputs(found: Sequence[Attended], w: Attention, kv: LayerKV, room: Workspa
     defines: dict[str, Define] = {
         "OUTPUT_INT8": int(whole),
         "OUTPUT_EXACT": int(exact is not None),
+        "OUTPUT_PARTS": int(lists is not None),
         "QUANTIZE_TILES": int(y.tiles),
     }
     defines |= size_defines("V", form.sizes)
     made = kernel("attention_outputs.cu", "attention_outputs", **defines)
     many = rows if whole else n
-    parts = (found[0].out, None, None, None) if exact is None else (found[0].out, found[0].lse, exact.out, exact.lse)
-    arguments = (plain, y.codes, y.scales, *parts, *form.tables[1:], w.equalizer.out, n, many, heads, dims)
+    of_exact = (None, None) if exact is None else (exact.out, exact.lse)
+    parts = (found[0].out, found[0].lse, *of_exact)
+    sizes = (n, many, heads, dims)
+    arguments = (plain, y.codes, y.scales, *parts, *form.tables[1:], w.equalizer.out, *sizes, *(lists or (None, None)))
     launch(made, (-(-many * heads // OUTPUT_WARPS),), (32 * OUTPUT_WARPS,), arguments, shared=form.shared)
     if plain is not None:
         total = y.codes.size // 4

@@ -6,7 +6,7 @@ The test suite compiles them all for every architecture of ARCHITECTURES, on mac
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
 from polykv.fast.cuda.attend_config import config
@@ -175,6 +175,11 @@ def _attention() -> Iterator[Shipped]:
             how = {"one_table": True, "early": True, "long": j % 2 == 0}
             made = config(kind, kind, head, 1 + j % 2, softcap=False, limit=SHARED, **how)
             yield Shipped(f"{made.file}.cu", made.file, made.defines(), MANY_SPILLS if made.warps >= MANY_WARPS else 0)
+    # Beside shared cells.
+    for k, v in (("q8_0", "turbo3"), ("turbo3_tcq", "turbo3_tcq"), ("f16", "f16")):
+        made = config(named[k], named[v], 128, 1, softcap=False, limit=SHARED, one_table=k == "turbo3_tcq")
+        spills = MANY_SPILLS if made.warps >= MANY_WARPS else 0
+        yield Shipped("attend.cu", "attend", replace(made, beside=True).defines(), spills)
     # Centered keys, with one and two sets of queries.
     for i, kind in enumerate(k for k in kinds if k.name in USUAL):
         made = config(kind, kinds[2 * i], HEADS[i % len(HEADS)], 1 + i % 2, softcap=False, limit=SHARED, centered=True)
@@ -260,9 +265,10 @@ def _steps() -> Iterator[Shipped]:
         for gate in GATES.values():
             yield Shipped("glu_int8.cu", "glu_int8", {"GLU_GATE": gate, "QUANTIZE_TILES": tiles})
         for whole in (0, 1):
-            defines: dict[str, Define] = {"OUTPUT_INT8": whole, "OUTPUT_EXACT": tiles, "QUANTIZE_TILES": tiles}
-            defines |= size_defines("V", _sizes(KINDS[Family.LLOYD_MAX, 3], 1))
-            yield Shipped("attention_outputs.cu", "attention_outputs", defines)
+            for exact, parts in ((0, 0), (1, 0), (0, 1)) if tiles else ((0, 0),):
+                defines: dict[str, Define] = {"OUTPUT_INT8": whole, "OUTPUT_EXACT": exact, "OUTPUT_PARTS": parts}
+                defines |= {"QUANTIZE_TILES": tiles, **size_defines("V", _sizes(KINDS[Family.LLOYD_MAX, 3], 1))}
+                yield Shipped("attention_outputs.cu", "attention_outputs", defines)
     for add in (1, 2):
         yield Shipped("residual.cu", "residual", _residual(add, 0, 0))
 

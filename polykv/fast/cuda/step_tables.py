@@ -7,7 +7,7 @@ a captured graph goes on reading them, in later steps, as long as they have room
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -69,7 +69,7 @@ class Shape:
         but = None if shared is None else shared.which
         kinds, sets = (kind_of(self.k), kind_of(self.v)), sets_of(segments, self.heads // self.n_kv, but)
         one_table, limit = same_table(self.k, self.v), device().shared
-        return config(
+        made = config(
             *kinds,
             self.head_dim,
             sets,
@@ -78,9 +78,10 @@ class Shape:
             one_table=one_table,
             long=long(segments, but),
             centered=self.k.centered,
-            # Units are coded between, or queries turned: then the kernel before is another one.
-            early=follow.works() and not self.staged,
+            # Units are coded between, queries turned or shared cells attended to: then the kernel before is another.
+            early=follow.works() and not self.staged and shared is None,
         )
+        return replace(made, beside=shared is not None)
 
 
 def shapes_of(layer: Layer) -> list[Shape]:

@@ -11,6 +11,8 @@
 //   ATT_COPIES       of tables of trellis types         ATT_SHARED_TABLE   1 if K and V have the same
 //   ATT_EARLY        1: starts while new K and V are being written (follow.cuh). Queries are there, for the kernel before
 //                    the last wrote them; turns with cells that may be new wait. Trellis types take long to write.
+//   ATT_BESIDE       1: runs beside attend_shared, on multiprocessors that it leaves free. All that is read is there, for
+//                    attend_shared begins when new K and V have been written.
 //
 // With one turn on its way the next keys take the place of those that have been read, and so do the values.
 //
@@ -67,7 +69,7 @@ attend(const float* q, const Item* __restrict__ items, const int* __restrict__ r
     queries.find(q, rows, positions, item, n_heads, kv * group, slice, g);
     // All until here are tables, which are older than the kernel before. Loads of queries come before copies of tiles, which would
     // keep them waiting.
-    if (!ATT_EARLY) follows(q);
+    if (!ATT_EARLY && !ATT_BESIDE) follows(q);
     queries.load(item, team, g, t);
 #pragma unroll
     for (int i = 0; i < max(1, ATT_STAGES - 1); i++) {
@@ -236,4 +238,6 @@ attend(const float* q, const Item* __restrict__ items, const int* __restrict__ r
         *reinterpret_cast<float4*>(part + mine * DIMS + e) = sum;
         if (d == 0) part_ml[mine + r] = make_float2(top, weight);
     }
+    // One block that waits is enough for the next kernel to rely on the one before; all of them would keep others away.
+    if (ATT_BESIDE && blockIdx.x == gridDim.x - 1 && blockIdx.y == gridDim.y - 1) follows(q);
 }

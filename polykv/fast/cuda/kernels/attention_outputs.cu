@@ -5,13 +5,18 @@
 // Where cells are exact first (OUTPUT_EXACT), x is over codes and `exact` over exact cells, in the true space; both become one
 // by their lse.
 //
-// Defines: OUTPUT_INT8, OUTPUT_EXACT (0, 1), QUANTIZE_TILES; V_DIM to V_SPARE, the sizes of V (struct Form of kv_form.cuh).
+// Where many queries have few partial results each (OUTPUT_PARTS), x and lse are those of `attend`, which become one here.
+//
+// Defines: OUTPUT_INT8, OUTPUT_EXACT, OUTPUT_PARTS (0, 1), QUANTIZE_TILES; V_DIM to V_SPARE, the sizes of V (struct Form of kv_form.cuh).
 
 #define KV_FIXED
 #include "follow.cuh"
 #include "kv_types.cuh"
 #include "kv_soon.cuh"
 #include "quantize.cuh"
+#if OUTPUT_PARTS
+#include "parts.cuh"
+#endif
 
 #define OUTPUT_WARPS 4
 
@@ -29,22 +34,31 @@ __device__ __forceinline__ float worth(float own, float other) {
 }
 
 // x, exact [n, heads, dims], the first in the space of V; lse, exact_lse [n, heads]; factors [heads, dim] or null; y
-// [n, heads, dim], or codes and scales of `rows` rows, those from n on zeros.
+// [n, heads, dim], or codes and scales of `rows` rows, those from n on zeros. ptr, list: of partial results.
 extern "C" __global__ void __launch_bounds__(32 * OUTPUT_WARPS)
 attention_outputs(float* y, unsigned* codes, uint2* scales, const float* x, const float* lse, const float* exact,
                   const float* exact_lse, const float* signs, const signed char* core, const float* numbers, const float* factors,
-                  int n, int rows, int heads, int dims) {
+                  int n, int rows, int heads, int dims, const int* ptr, const int* list) {
     const int number = blockIdx.x * OUTPUT_WARPS + threadIdx.x / 32, row = number / heads, head = number % heads;
     const int lane = threadIdx.x % 32;
     constexpr Form f = FORM;
     const Tables t = {signs, core, numbers};
     tables_soon(t, f, lane);
     soon(factors ? factors + head * f.dim : factors, 4 * f.dim, lane);
+#if OUTPUT_PARTS
+    const int begin = row < n ? ptr[number] : 0, end = row < n ? ptr[number + 1] : 0, first = begin + lane < end ? list[begin + lane] : 0;
+#endif
     follows(x, lse, exact, exact_lse);
     if (row >= rows) return;
     Vector v((u8*)room + threadIdx.x / 32 * Vector::bytes(f.room), f.room);
+#if OUTPUT_PARTS
+    const float4 joined = parts_joined<V_WIDTH>({(const float4*)x, (const float2*)lse, ptr, list}, begin, end, first, lane);
+    if (lane < V_ROOM / 4) ((float4*)v.x)[lane] = joined;
+    __syncwarp();
+#else
 KV_LOOP
     for (int i = lane; i < f.room; i += 32) v.x[i] = i < dims && row < n ? x[(long long)number * dims + i] : 0.0f;
+#endif
     leave(v, f, t, lane, 32);
 #if OUTPUT_EXACT
     if (row < n) {
