@@ -289,9 +289,9 @@ def test_entries_have_the_levels_of_two_values(name: str) -> None:
     )
     entries, every = table.view(np.int8).reshape(-1, 4), np.arange(len(bits))
     found = entries[bits] if c.bits == 2 else entries[bits >> 1 & 1023]
-    first, second = (bits & 1, bits >> 11) if c.bits == 3 else (0, 0)
+    first, second = (2 * (bits & 1), 1 + 2 * (bits >> 11)) if c.bits == 3 else (0, 2)
     assert np.array_equal(found[every, first], want[bits & (len(want) - 1)])
-    assert np.array_equal(found[every, 2 + second], want[bits >> c.bits])
+    assert np.array_equal(found[every, second], want[bits >> c.bits])
     assert c.bits == 3 or not found[:, 1::2].any()
 
 
