@@ -51,7 +51,7 @@ def read(name: str, key: str) -> list[dict[str, Any]]:
 
 def attention(axes: Axes) -> None:
     """How many times as fast as the best f16 kernel of PyTorch attention of one row is, beside what its bytes allow."""
-    cells = read("attention", "attention") + read("attention_trellis", "attention")
+    cells = read("attention", "attention")
     best = {(tuple(c["shape"]), c["depth"]): c["torch_us"] for c in cells if c.get("torch_us")}
     for shape, mark in (((32, 8, 128), "o"), ((16, 8, 256), "s")):
         here = [c for c in cells if tuple(c["shape"]) == shape and c["depth"] == 262144]
