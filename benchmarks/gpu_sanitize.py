@@ -53,6 +53,13 @@ def found(text: str) -> Counter[str]:
     return counts
 
 
+def first(text: str) -> str:
+    """The first report of the tool, with where both accesses are."""
+    lines = text.splitlines()
+    at = next((i for i, line in enumerate(lines) if WRONG.search(line)), len(lines))
+    return "\n".join(line for line in lines[at : at + 12] if line.startswith("===") and "Host Frame" not in line)
+
+
 def main() -> int:
     """Parse arguments, run, print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
@@ -80,7 +87,11 @@ def main() -> int:
             lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
             outcomes.update(line.split()[0] for line in lines[1:])
             outcomes["collected"] += sum(int(line.split()[1]) for line in lines[:1])
-            wrong += found(text)
+            new = found(text)
+            # One of each kind in full.
+            if new.keys() - wrong.keys():
+                print(first(text))
+            wrong += new
             failed += [line for line in lines if line.startswith("failed")][:3]
             if not lines:
                 print(text[-2000:])
