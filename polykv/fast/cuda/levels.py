@@ -28,15 +28,15 @@ def levels(codec: Codec, head_dim: int) -> tuple[npt.NDArray[np.uint32], float]:
         # Nibbles with their upper bits are moved up to whole bytes.
         return np.zeros(4, np.uint32), 1 / (256 >> codec.bits) if 4 <= codec.bits <= 6 else 1.0
     values = np.array(codec.centroids) * np.sqrt(codec.block / codec.group(head_dim))
-    top = float(np.abs(values).max())
-    if codec.family == Family.TRELLIS:
-        found, unit = as_bytes(values, LARGEST)
-        return table(found, codec.bits), unit
-    if len(values) == 256:
+    if len(values) == 256 and codec.family != Family.TRELLIS:
+        top = float(np.abs(values).max())
         return (values / top).astype(np.float16).view(np.uint32), top
-    short, padded = as_bytes(values, LARGEST - (len(values) == 16)), np.zeros(16, np.int8)
-    padded[: len(values)] = short[0]
-    return padded.view(np.uint32), short[1]
+    found, unit = as_bytes(values, LARGEST - (len(values) == 16))
+    if codec.family == Family.TRELLIS:
+        return table(found, codec.bits), unit
+    padded = np.zeros(16, np.int8)
+    padded[: len(found)] = found
+    return padded.view(np.uint32), unit
 
 
 def as_bytes(values: npt.NDArray[np.float64], largest: int) -> tuple[npt.NDArray[np.int8], float]:
