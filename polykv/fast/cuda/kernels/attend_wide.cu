@@ -8,13 +8,14 @@
 // two tiles.
 
 #include "attend_item.cuh"
+#include "turns.cuh"
 
 constexpr int SIDE = 32 * ATT_SLICES, THREADS = 2 * SIDE, PLACES = 4, PIECES = ATT_TILES * ATT_SETS;
 static_assert(ATT_STAGES == 2, "a turn is multiplied while the next one is on its way");
 static_assert(WARPS == 2 * ATT_SLICES && QUERIES == 2 * ATT_SLICES && ATT_TILES == 2, "a lane has four scores of one query");
 constexpr int K_STAGE = ATT_TILES * K_PART + MEAN, V_STAGE = ATT_TILES * V_PART;
-// Barriers: scores are there; weights are there, and have been read, in each place.
-constexpr int SCORED = 1, FULL = 2, EMPTY = FULL + PLACES;
+// A barrier of warps of keys: parts of scores are there.
+constexpr int SCORED = 1;
 // The unit of a query with one for all dims meets the sum of its scores, unless means have been added to parts of it.
 constexpr bool UNITS = !KCodes::PER_CELL || ATT_MEANS;
 // A reference moves when a weight would exceed this. Sums of weights and of values have floats for more.
@@ -22,9 +23,12 @@ constexpr float MOST_WEIGHT = 65536.0f;
 
 using Sums = Values<ATT_V, ATT_WIDTH, InShared>;
 
-// Shared memory: turns on their way, parts of scores, weights, references, float sums.
+// Shared memory: turns on their way, parts of scores, weights, references, float sums; barriers of all lanes of a side: weights
+// are there, and have been read, in each place; scores have been read. (Where one lane arrives for its warp, compute-sanitizer's
+// racecheck knows of that lane alone.)
 constexpr int SCORES_AT = ATT_SLICES * ATT_STAGES * (K_STAGE + V_STAGE), WEIGHTS_AT = SCORES_AT + ATT_SLICES * PIECES * 512;
 constexpr int REFERENCES_AT = WEIGHTS_AT + PLACES * PIECES * 512, SUMS_AT = REFERENCES_AT + PLACES * QUERIES * 4;
+constexpr int FULL_AT = SUMS_AT + ATT_SLICES * ATT_SETS * InShared<VCodes::PAIRS>::BYTES, EMPTY_AT = FULL_AT + 8 * PLACES, READ_AT = EMPTY_AT + 8 * PLACES;
 
 // The turns of an item. The block of the one after those on their way is read a turn before it is needed.
 struct Turns {
@@ -91,7 +95,11 @@ attend_wide(const float* q, const Item* __restrict__ items, const int* __restric
     const long long mine = (long long)(blockIdx.x * gridDim.y + kv) * QUERIES;
     Turns turns(blocks, item, shift);
     const int n = turns.n;
-    u32 place = 0;
+    const u32 full = shared_address(memory) + FULL_AT, empty = shared_address(memory) + EMPTY_AT, read = shared_address(memory) + READ_AT;
+    // odd: of the times that all places have been taken.
+    u32 place = 0, odd = 0;
+    if (threadIdx.x <= 2 * PLACES) turn_init(full + 8 * threadIdx.x, SIDE);
+    __syncthreads();
 
     if (threadIdx.x < SIDE) {
         u32 at = shared_address(memory) + slice * 2 * K_STAGE, other = at + K_STAGE;
@@ -134,13 +142,14 @@ attend_wide(const float* q, const Item* __restrict__ items, const int* __restric
                 queries.scores.run<UNITS>(key, at + tile * K_PART + KCodes::CODES, g, y[tile]);
             }
             if (ATT_MEANS) queries.means.add(at + ATT_TILES * K_PART, t, y);
+            if (i > 0) turn_wait(read, i - 1 & 1);
 #pragma unroll
             for (int c = 0; c < PIECES; c++) {
                 const float(&of)[4] = y[c / ATT_SETS][c % ATT_SETS];
                 scores[(slice * PIECES + c) * 32 + (lane ^ 2 * (c / ATT_SETS))] = make_float4(of[0], of[1], of[2], of[3]);
             }
-            const u32 read = at;
-            at = other, other = read;
+            const u32 multiplied = at;
+            at = other, other = multiplied;
             meet(SCORED, SIDE);
             const float4 first = scores[own];
             float x[4] = {first.x, first.y, first.z, first.w};
@@ -149,6 +158,7 @@ attend_wide(const float* q, const Item* __restrict__ items, const int* __restric
                 const float4 a = scores[o * PIECES * 32 + own];
                 x[0] += a.x, x[1] += a.y, x[2] += a.z, x[3] += a.w;
             }
+            turn_arrive(read);
 #pragma unroll
             for (int j = 0; j < 4; j++) x[j] *= unit;
 #ifdef ATT_SOFTCAP
@@ -160,12 +170,11 @@ attend_wide(const float* q, const Item* __restrict__ items, const int* __restric
                 for (int j = 0; j < 4; j++)
                     if (!sees(item, TURN * i + TILE * h + 8 * j + row, where, window, seen_from)) x[j] = BELOW_ALL;
             const float4 p = weights.of(x);
-            // All warps of keys have read scores when they come back from here.
-            meet(EMPTY + place, THREADS);
+            turn_wait(empty + 8 * place, odd ^ 1);
             quads(memory, WEIGHTS_AT)[place * PIECES * 32 + own] = p;
             if (lane < 2) reinterpret_cast<float*>(quads(memory, REFERENCES_AT))[place * QUERIES + query] = weights.reference;
-            arrive(FULL + place, THREADS);
-            place = (place + 1) % PLACES;
+            turn_arrive(full + 8 * place);
+            place = (place + 1) % PLACES, odd ^= place == 0;
         }
         const float total = sum_of_query(weights.total);
         if (lane < 2 && query < item.rows * item.heads) part_ml[mine + query] = make_float2(weights.reference, total);
@@ -186,14 +195,13 @@ attend_wide(const float* q, const Item* __restrict__ items, const int* __restric
             sums[m].clear(), reference[m] = NOTHING;
         }
         const u32 of_weights = shared_address(memory) + WEIGHTS_AT + 16 * lane, of_references = shared_address(memory) + REFERENCES_AT + 4 * t;
-        for (int b = 0; b < min(PLACES, n); b++) arrive(EMPTY + b, THREADS);
         for (int i = 0; i < n; i++) {
             copies_but<0>();
             __syncwarp();
             send(other);
             const u32 worth = at + VCodes::CODES;
 
-            meet(FULL + place, THREADS);
+            turn_wait(full + 8 * place, odd);
             float p[ATT_TILES][ATT_SETS][4], w[ATT_TILES][ATT_SETS][4], now[ATT_SETS], most[ATT_SETS];
             const u32 from = of_weights + place * (PIECES * 512);
 #pragma unroll
@@ -204,8 +212,8 @@ attend_wide(const float* q, const Item* __restrict__ items, const int* __restric
             }
 #pragma unroll
             for (int m = 0; m < ATT_SETS; m++) now[m] = __uint_as_float(shared4(of_references + place * (4 * QUERIES) + 16 * m));
-            if (i + PLACES < n) arrive(EMPTY + place, THREADS);
-            place = (place + 1) % PLACES;
+            turn_arrive(empty + 8 * place);
+            place = (place + 1) % PLACES, odd ^= place == 0;
             bool moved = false;
 #pragma unroll
             for (int m = 0; m < ATT_SETS; m++) {
@@ -225,8 +233,8 @@ attend_wide(const float* q, const Item* __restrict__ items, const int* __restric
                 value.read(at + tile * V_PART, lane);
                 Sums::add(sums, value, worth + tile * V_PART, g, p[tile], w[tile]);
             }
-            const u32 read = at;
-            at = other, other = read;
+            const u32 multiplied = at;
+            at = other, other = multiplied;
         }
 #pragma unroll
         for (int m = 0; m < ATT_SETS; m++) {
