@@ -200,6 +200,17 @@ static void mma_s8_16_from(int (&d)[4], const int (&c)[4], unsigned a0, unsigned
     memcpy(d, c, sizeof d);
     mma_s8_16(d, a0, a1, b);
 }
+static void mma_s8_64_of_two(int (&c)[4], unsigned a0, unsigned a1, const unsigned (&b)[4]) {
+    struct Given { unsigned a[2], b[4]; } mine = {{a0, a1}, {b[0], b[1], b[2], b[3]}};
+    const auto all = given(mine);
+    const int g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
+    for (int i = 0; i < 4; ++i)
+        for (int two = 0; two < 16; ++two) {
+            const Given left = taken<Given>(all, 4 * g + two % 8 / 2), right = taken<Given>(all, 4 * (2 * q + i % 2) + two % 4);
+            for (int k = 0; k < 2; ++k)
+                c[i] += (signed char)(left.a[two / 8] >> 16 * (two % 2) + 8 * k) * (signed char)(right.b[two / 4] >> 16 * (i / 2) + 8 * k);
+        }
+}
 static void keep_in_register(int&) {}
 static int two_times(unsigned word, int by, int start) { return start + by * ((short)word + ((int)word >> 16)); }
 """

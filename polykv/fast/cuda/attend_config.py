@@ -80,7 +80,7 @@ class Config:
     @property
     def _prepared(self) -> int:
         """Bytes where queries are prepared: of each 32 dims of a query two numbers, and words of tensor cores."""
-        words = 4 if self.k.bits == 16 or self.k.halves_bytes else 4 if self.k.path and self.k.bits == 2 else 2
+        words = 4 if self.k.bits == 16 or self.k.halves_bytes else 2
         pieces = self.slices * self.sets * self.width // 32
         return 8 * QUERIES * pieces + (pieces * words * 128 if self.teams > 1 else 0)
 

@@ -216,8 +216,8 @@ attend(const float* q, const Item* __restrict__ items, const int* __restrict__ r
         values[m].finish(y);
 #pragma unroll
         for (int e = 0; e < 2 * VCodes::PAIRS; e++)
-            if (VCodes::is_dim(e / 2, e % 2))
-                sums[(team * QUERIES + 4 * m + t) * ROW + slice * ATT_WIDTH + VCodes::dim(e / 2, e % 2, g)] = y[e / 2][e % 2] * v_unit;
+            if (VCodes::is_dim(e / 2, g))
+                sums[(team * QUERIES + 4 * m + VCodes::query(g, t)) * ROW + slice * ATT_WIDTH + VCodes::dim(e / 2, e % 2, g, t)] = y[e / 2][e % 2] * v_unit;
         // Warps of a team may have chosen other references, for their slices of the values have scales of their own.
         total[m] = query_sum(total[m]);
         if (g == 0) ml[warp * QUERIES + 4 * m + t] = make_float2(reference[m], total[m]);

@@ -116,28 +116,60 @@ template <int BITS, int WIDTH, int RUNS> struct Trellis : Turbo<BITS, WIDTH> {
 // Which of eight values byte i of their two words is the level of.
 __device__ __forceinline__ constexpr int dim_of_byte(int i) { return 0x24357610 >> 4 * i & 15; }
 
+// Words of bytes 0 and 2, those of `odd` between those of `even`.
+__device__ __forceinline__ u32 between(u32 even, u32 odd) { return even + 256 * odd; }
+
 template <int BITS, int WIDTH> struct TrellisKeys : Trellis<BITS, WIDTH, 4> {
-    static constexpr int WORDS = Trellis<BITS, WIDTH, 4>::WORDS, PARTS = WORDS / 2, ORDERS = PARTS;
+    static constexpr int WORDS = Trellis<BITS, WIDTH, 4>::WORDS;
     static __device__ __forceinline__ int first_dim(int s, int t) { return WIDTH / 4 * t + 8 * s; }
-    static __device__ __forceinline__ constexpr int dim_of(int part, int i) {
-        return BITS == 3 ? dim_of_byte(i) : 4 * part + i / 2;
+    static __device__ __forceinline__ constexpr int dim_of(int, int i) {
+        return BITS == 3 ? dim_of_byte(i) : i / 4 * 4 + i % 2 * 2 + i % 4 / 2;
     }
-    __device__ __forceinline__ void group(int n, u32 (&b)[PARTS][2]) const {
+    __device__ __forceinline__ void group(int n, u32 (&b)[1][2]) const {
         u32 w[WORDS];
         this->octet(n % 4, n / 4, w);
 #pragma unroll
-        for (int i = 0; i < WORDS; i++) b[i / 2][i % 2] = w[i];
+        for (int i = 0; i < 2; i++) b[0][i] = BITS == 3 ? w[i] : between(w[2 * i], w[WORDS - 3 + 2 * i]);
     }
 };
 
+// A word for the product of values has two dims of two cells: weights of two cells are two of four numbers along k, so one product
+// sums both dims, one in rows of its own. Its rows are parts of queries, its columns runs: a lane has part g of runs 2 t, 2 t + 1, and
+// is left with the first dim of a pair where g is even, with the second where it is odd.
 template <int BITS, int WIDTH> struct TrellisValues : Trellis<BITS, WIDTH, 8> {
     static constexpr bool OF_RUNS = true;
-    static constexpr int OCTETS = (WIDTH / 8 + 7) / 8, PAIRS = 4 * OCTETS;
-    static __device__ __forceinline__ constexpr int place(int e, int i) {
-        return BITS == 3 ? e / 4 * 8 + dim_of_byte(4 * i + e % 4) : e / 2 * 4 + 2 * i + e % 2;
+    static constexpr int OCTETS = (WIDTH / 8 + 7) / 8, PAIRS = 4 * OCTETS, WORDS = Trellis<BITS, WIDTH, 8>::WORDS;
+    static __device__ __forceinline__ constexpr int place(int e, int odd) {
+        return e / 4 * 8 + (BITS == 3 ? dim_of_byte(e % 4 * 2 + odd) : e % 4 * 2 + odd);
     }
-    static __device__ __forceinline__ int dim(int e, int i, int g) { return WIDTH / 8 * g + place(e, i); }
-    static __device__ __forceinline__ constexpr bool is_dim(int e, int i) { return place(e, i) < WIDTH / 8; }
+    static __device__ __forceinline__ int dim(int e, int i, int g, int t) { return WIDTH / 8 * (2 * t + i) + place(e, g % 2); }
+    static __device__ __forceinline__ bool is_dim(int e, int g) { return place(e, g % 2) < WIDTH / 8; }
+    static __device__ __forceinline__ constexpr bool used(int e) { return place(e, 0) < WIDTH / 8 || place(e, 1) < WIDTH / 8; }
+    static __device__ __forceinline__ int query(int g, int) { return g / 2; }
+    static __device__ __forceinline__ float of_query(float x) { return __shfl_sync(~0u, x, threadIdx.x % 32 / 8); }
+    static __device__ __forceinline__ float joined(const int (&d)[4], int i) {
+        const bool odd = threadIdx.x / 4 % 2;
+        const int mine = odd ? d[2 + i] : d[i], other = __shfl_xor_sync(~0u, odd ? d[i] : d[2 + i], 4);
+        return fmaf((float)(odd ? other : mine), 256.0f, (float)(odd ? mine : other));
+    }
+    // Weights that were turned, of cells 2 t and 2 t + 1 of two octets, as those of four cells in a row.
+    static __device__ __forceinline__ u32 in_a_row(u32 x) {
+        const int lane = threadIdx.x % 32, from = lane / 4 * 4 + lane % 2 * 2;
+        const u32 first = __shfl_sync(~0u, x, from), second = __shfl_sync(~0u, x, from + 1);
+        return pick(first, second, lane % 4 / 2 ? 0x7531 : 0x6420);
+    }
+    // Word n (of four) of octet s of the lane's cells 2 j and 2 j + 1, for every j.
+    __device__ __forceinline__ void words(int s, u32 (&to)[4][4]) const {
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            u32 a[WORDS], b[WORDS];
+            this->octet(2 * j, s, a);
+            this->octet(2 * j + 1, s, b);
+#pragma unroll
+            for (int n = 0; n < 4; n++)
+                to[n][j] = BITS == 3 ? pick(a[n / 2], b[n / 2], n % 2 ? 0x7362 : 0x5140) : between(a[n % WORDS], b[n % WORDS]);
+        }
+    }
 };
 
 template <int WIDTH> struct Codes<TURBO3_TCQ, WIDTH> : TrellisKeys<3, WIDTH> {};

@@ -23,11 +23,16 @@ template <int WIDTH> struct Order {
     static __device__ __forceinline__ constexpr int dim_of(int, int i) { return i; }
     // Orders of dims that parts have.
     static constexpr int ORDERS = 1;
-    // V: sum i (0, 1) of pair e is that of dim dim(e, i, g), where there is one.
+    // V: sum i (0, 1) of pair e is that of dim dim(e, i, g, t) of query query(g, t), where there is one.
     static constexpr bool OF_RUNS = false;
     static constexpr int PAIRS = WIDTH / 16;
-    static __device__ __forceinline__ int dim(int e, int i, int g) { return 16 * e + 8 * i + g; }
-    static __device__ __forceinline__ constexpr bool is_dim(int, int) { return true; }
+    static __device__ __forceinline__ int dim(int e, int i, int g, int) { return 16 * e + 8 * i + g; }
+    static __device__ __forceinline__ bool is_dim(int, int) { return true; }
+    static __device__ __forceinline__ int query(int, int t) { return t; }
+    // x of that query, where a lane has that of query t.
+    static __device__ __forceinline__ float of_query(float x) { return x; }
+    // Sum i, of the four numbers of a product.
+    static __device__ __forceinline__ float joined(const int (&d)[4], int i) { return fmaf((float)d[2 * i], 256.0f, (float)d[2 * i + 1]); }
 };
 
 // N words of a lane from a region of N * 128 bytes.

@@ -32,7 +32,7 @@ template <int TYPE, int WIDTH, template <int> class SUMS = InRegisters> struct V
     static constexpr int PAIRS = V::PAIRS, BLOCKS = V::PER_CELL ? 1 : WIDTH / 32;
     static constexpr int PARTS = V::PARTS;
     static constexpr bool MINIMA = V::MINIMA;
-    // Of a pair's first dim (0, 1) and second one (2, 3), V::dim: hi and lo.
+    // Of a pair's first dim (0, 1) and second one (2, 3), V::dim: hi and lo (V::joined).
     int d[PAIRS][4];
     SUMS<PAIRS> sum;
     // Of the lane's cells: sums of what minima are worth, for 32 dims each.
@@ -52,21 +52,22 @@ template <int TYPE, int WIDTH, template <int> class SUMS = InRegisters> struct V
     }
 
     __device__ __forceinline__ void flush() {
+        const float unit = V::of_query(inverse);
 #pragma unroll
-        for (int e = 0; e < PAIRS; e++)
+        for (int e = 0; e < PAIRS; e++) {
 #pragma unroll
-            for (int i = 0; i < 2; i++) {
-                sum.of(e, i) = fmaf(fmaf((float)d[e][2 * i], 256.0f, (float)d[e][2 * i + 1]), inverse, sum.of(e, i));
-                d[e][2 * i] = d[e][2 * i + 1] = 0;
-            }
+            for (int i = 0; i < 2; i++) sum.of(e, i) = fmaf(V::joined(d[e], i), unit, sum.of(e, i));
+            d[e][0] = d[e][1] = d[e][2] = d[e][3] = 0;
+        }
         tiles = 0;
     }
 
     // All sums so far times a query's factor.
     __device__ __forceinline__ void rescale(float by) {
         flush();
+        const float own = V::of_query(by);
 #pragma unroll
-        for (int e = 0; e < PAIRS; e++) sum.of(e, 0) *= by, sum.of(e, 1) *= by;
+        for (int e = 0; e < PAIRS; e++) sum.of(e, 0) *= own, sum.of(e, 1) *= own;
 #pragma unroll
         for (int b = 0; b < (MINIMA ? BLOCKS : 1); b++) low[b] *= by;
     }
@@ -167,37 +168,22 @@ template <int TYPE, int WIDTH, template <int> class SUMS = InRegisters> struct V
         }
     }
 
-    // Of a run four or two dims of one cell are a word. It is multiplied as often, each time with weights that are zero for
-    // all but one of them: nothing is moved from word to word.
     template <int SETS>
     static __device__ __forceinline__ void add_runs(Values (&sets)[SETS], const V& v, const float (&w)[SETS][4]) {
-        constexpr int WORDS = V::WORDS, TIMES = 8 / WORDS;
         u32 r[SETS][2];
 #pragma unroll
-        for (int n = 0; n < 2 * SETS; n++) r[n / 2][n % 2] = sets[n / 2].turned(w[n / 2][n % 2 * 2], w[n / 2][n % 2 * 2 + 1]);
+        for (int n = 0; n < 2 * SETS; n++) r[n / 2][n % 2] = V::in_a_row(sets[n / 2].turned(w[n / 2][n % 2 * 2], w[n / 2][n % 2 * 2 + 1]));
 #pragma unroll
-        for (int j = 0; j < 4; j++)
+        for (int s = 0; s < PAIRS / 4; s++) {
+            u32 words[4][4];
+            v.words(s, words);
 #pragma unroll
-            for (int e = 0; e < PAIRS / 4; e++) {
-                u32 a[WORDS], b[WORDS];
-                v.octet(2 * j, e, a);
-                v.octet(2 * j + 1, e, b);
-#pragma unroll
-                for (int n = 0; n < 4 * SETS; n++) {
-                    const int i = n % 4 / TIMES * 2, to = n % TIMES * 4 / TIMES;
-                    const u32 of = r[n / 4][j / 2];
-                    if (V::is_dim(4 * e + n % 4, 0) || V::is_dim(4 * e + n % 4, 1))
-                        mma_s8_32(sets[n / 4].d[4 * e + n % 4], a[i], a[i + 1], b[i], b[i + 1], make_uint2(alone(of, j % 2, to), alone(of, 2 + j % 2, to)));
-                }
-            }
+            for (int n = 0; n < 4 * SETS; n++)
+                if (V::used(4 * s + n % 4)) mma_s8_64_of_two(sets[n / 4].d[4 * s + n % 4], r[n / 4][0], r[n / 4][1], words[n % 4]);
+        }
     }
 
-    // Byte `from` of x as byte `to` of a word that has no other.
-    static __device__ __forceinline__ u32 alone(u32 x, int from, int to) {
-        return from == to ? x & 255u << 8 * to : to - from == 3 ? x << 24 : pick(x, 0, 0x4444 & ~(15 << 4 * to) | from << 4 * to);
-    }
-
-    // Sums of the pairs' dims (V::dim), of query t.
+    // Sums of the pairs' dims (V::dim), of a query (V::query).
     __device__ __forceinline__ void finish(float (&y)[PAIRS][2]) {
         flush();
 #pragma unroll

@@ -243,7 +243,7 @@ attend_wide(const float* q, const Item* __restrict__ items, const int* __restric
             if (4 * m + t >= item.rows * item.heads) continue;
             float* to = part + (mine + 4 * m + t) * DIMS + slice * ATT_WIDTH;
 #pragma unroll
-            for (int e = 0; e < 2 * VCodes::PAIRS; e++) to[VCodes::dim(e / 2, e % 2, g)] = y[e / 2][e % 2] * v_unit;
+            for (int e = 0; e < 2 * VCodes::PAIRS; e++) to[VCodes::dim(e / 2, e % 2, g, t)] = y[e / 2][e % 2] * v_unit;
         }
     }
     copies_but<0>();

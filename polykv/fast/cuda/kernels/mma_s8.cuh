@@ -46,6 +46,19 @@ __device__ __forceinline__ void mma_s8_16_from(int (&d)[4], const int (&c)[4], u
         : "r"(a0), "r"(a1), "r"(b), "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]));
 }
 
+// 64 along k, of which a has two of every four: in rows g the first two, in rows g + 8 the last two. Both are the same numbers: word
+// q of every 16 of 32. b has word q of column g of every 16 of 64. (PTX ISA, "mma.sp": lanes of even q say which for rows g.)
+__device__ __forceinline__ void mma_s8_64_of_two(int (&c)[4], unsigned a0, unsigned a1, const unsigned (&b)[4]) {
+#if __CUDACC_VER_MAJOR__ > 12 || (__CUDACC_VER_MAJOR__ == 12 && __CUDACC_VER_MINOR__ >= 5)
+#define MMA_SPARSE "mma.sp::ordered_metadata"
+#else
+#define MMA_SPARSE "mma.sp"
+#endif
+    asm(MMA_SPARSE ".sync.aligned.m16n8k64.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %4, %5, %5}, {%6, %7, %8, %9}, {%0, %1, %2, %3}, %10, 0;"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a0), "r"(a1), "r"(b[0]), "r"(b[1]), "r"(b[2]), "r"(b[3]), "r"(threadIdx.x % 2 ? 0xEEEEEEEEu : 0x44444444u));
+}
+
 // by * (low + high) + start for the two int16 of a word; by fits a signed byte.
 __device__ __forceinline__ int two_times(unsigned word, int by, int start) {
     return __dp2a_lo((int)word, (by & 255) * 0x0101, start);
