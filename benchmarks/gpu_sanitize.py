@@ -4,6 +4,8 @@
     python benchmarks/gpu_sanitize.py --tool racecheck --seconds 600 tests/cuda/test_cuda_equivalence.py -k "not sample"
     python benchmarks/gpu_sanitize.py --tool none                              # the tests alone
 
+racecheck is shown kernels in which every lane of a warp arrives at a barrier in shared memory, not one for all (turns.cuh).
+
 Needs a GPU, and compute-sanitizer on the path. Says how many tests came out how, what the tool found, by kernel, and
 the first tests of each process that failed: after a kernel has crashed all others fail too. Exit code 1 if there was
 anything, or a process was stopped. The last line is one JSON object.
@@ -34,6 +36,8 @@ def started(args: argparse.Namespace, part: int, folder: Path) -> subprocess.Pop
     """One process, and its output in a file."""
     tool = [] if args.tool == "none" else ["compute-sanitizer", "--tool", args.tool, "--print-limit", "20"]
     shard = ["-p", "gpu_shard", "--shard", f"{part}/{args.processes}", "--shard-log", str(folder / f"{part}.log")]
+    if args.tool == "racecheck":
+        shard += ["--define", "EVERY_LANE_ARRIVES"]
     pytest = [sys.executable, "-m", "pytest", *args.files, "-q", "-n", "0", "-p", "no:cacheprovider", *shard]
     selected = ["-k", args.k] if args.k else []
     path = {"PYTHONPATH": ":".join([str(ROOT / "benchmarks"), *filter(None, sys.path)])}

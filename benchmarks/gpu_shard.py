@@ -1,4 +1,5 @@
-"""A plugin of pytest for gpu_sanitize.py: `--shard 3/15` takes every fifteenth test from the fourth on.
+"""A plugin of pytest for gpu_sanitize.py: `--shard 3/15` takes every fifteenth test from the fourth on, `--define NAME`
+has kernels compiled with it.
 
 Each is logged at once, so that processes that are stopped have said what they ran; a kernel that crashes spoils the
 tests of its shard alone.
@@ -10,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from polykv.fast.cuda import images
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shard", default="0/1", help="which part of the tests, of how many")
+    parser.addoption("--define", action="append", default=[], help="of the compiler of kernels")
     parser.addoption("--shard-log", type=Path, help="file that takes a line for every test")
 
 
@@ -36,4 +40,5 @@ class Log:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    images.OPTIONS = (*images.OPTIONS, *(f"-D{name}" for name in config.getoption("--define")))
     config.pluginmanager.register(Log(config.getoption("--shard-log")))

@@ -255,6 +255,11 @@ static void turn_arrive(u32 at) {
     Turn& turn = turn_at(at);
     if (--turn.left == 0) turn.left = turn.arrivals, ++turn.past;
 }
+constexpr int WARP_ARRIVALS = 1;
+static void turn_arrive_warp(u32 at, int lane) {
+    __syncwarp();
+    if (lane == 0) turn_arrive(at);
+}
 static void turn_arrive_copied(u32 at) {
     copies_sent();
     for (const Copy& c : sent[threadIdx.x].back()) memcpy((char*)memory + c.to, c.from, c.size);

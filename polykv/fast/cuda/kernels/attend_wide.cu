@@ -23,9 +23,8 @@ constexpr float MOST_WEIGHT = 65536.0f;
 
 using Sums = Values<ATT_V, ATT_WIDTH, InShared>;
 
-// Shared memory: turns on their way, parts of scores, weights, references, float sums; barriers of all lanes of a side: weights
-// are there, and have been read, in each place; scores have been read. (Where one lane arrives for its warp, compute-sanitizer's
-// racecheck knows of that lane alone.)
+// Shared memory: turns on their way, parts of scores, weights, references, float sums; barriers of the warps of a side:
+// weights are there, and have been read, in each place; scores have been read.
 constexpr int SCORES_AT = ATT_SLICES * ATT_STAGES * (K_STAGE + V_STAGE), WEIGHTS_AT = SCORES_AT + ATT_SLICES * PIECES * 512;
 constexpr int REFERENCES_AT = WEIGHTS_AT + PLACES * PIECES * 512, SUMS_AT = REFERENCES_AT + PLACES * QUERIES * 4;
 constexpr int FULL_AT = SUMS_AT + ATT_SLICES * ATT_SETS * InShared<VCodes::PAIRS>::BYTES, EMPTY_AT = FULL_AT + 8 * PLACES, READ_AT = EMPTY_AT + 8 * PLACES;
@@ -98,7 +97,7 @@ attend_wide(const float* q, const Item* __restrict__ items, const int* __restric
     const u32 full = shared_address(memory) + FULL_AT, empty = shared_address(memory) + EMPTY_AT, read = shared_address(memory) + READ_AT;
     // odd: of the times that all places have been taken.
     u32 place = 0, odd = 0;
-    if (threadIdx.x <= 2 * PLACES) turn_init(full + 8 * threadIdx.x, SIDE);
+    if (threadIdx.x <= 2 * PLACES) turn_init(full + 8 * threadIdx.x, ATT_SLICES * WARP_ARRIVALS);
     __syncthreads();
 
     if (threadIdx.x < SIDE) {
@@ -158,7 +157,7 @@ attend_wide(const float* q, const Item* __restrict__ items, const int* __restric
                 const float4 a = scores[o * PIECES * 32 + own];
                 x[0] += a.x, x[1] += a.y, x[2] += a.z, x[3] += a.w;
             }
-            turn_arrive(read);
+            turn_arrive_warp(read, lane);
 #pragma unroll
             for (int j = 0; j < 4; j++) x[j] *= unit;
 #ifdef ATT_SOFTCAP
@@ -173,7 +172,7 @@ attend_wide(const float* q, const Item* __restrict__ items, const int* __restric
             turn_wait(empty + 8 * place, odd ^ 1);
             quads(memory, WEIGHTS_AT)[place * PIECES * 32 + own] = p;
             if (lane < 2) reinterpret_cast<float*>(quads(memory, REFERENCES_AT))[place * QUERIES + query] = weights.reference;
-            turn_arrive(full + 8 * place);
+            turn_arrive_warp(full + 8 * place, lane);
             place = (place + 1) % PLACES, odd ^= place == 0;
         }
         const float total = sum_of_query(weights.total);
@@ -212,7 +211,7 @@ attend_wide(const float* q, const Item* __restrict__ items, const int* __restric
             }
 #pragma unroll
             for (int m = 0; m < ATT_SETS; m++) now[m] = __uint_as_float(shared4(of_references + place * (4 * QUERIES) + 16 * m));
-            turn_arrive(empty + 8 * place);
+            turn_arrive_warp(empty + 8 * place, lane);
             place = (place + 1) % PLACES, odd ^= place == 0;
             bool moved = false;
 #pragma unroll

@@ -9,6 +9,18 @@ __device__ __forceinline__ void turn_arrive(u32 at) {
     asm volatile("{.reg .b64 state; mbarrier.arrive.shared.b64 state, [%0];}" ::"r"(at) : "memory");
 }
 
+// A warp arrives, with all that its lanes have read and written: one lane does, for all of them. compute-sanitizer's racecheck takes
+// that for what one lane has done, so it is shown kernels where each arrives (benchmarks/gpu_sanitize.py).
+#ifdef EVERY_LANE_ARRIVES
+constexpr int WARP_ARRIVALS = 32;
+#else
+constexpr int WARP_ARRIVALS = 1;
+#endif
+__device__ __forceinline__ void turn_arrive_warp(u32 at, int lane) {
+    __syncwarp();
+    if (lane < WARP_ARRIVALS) turn_arrive(at);
+}
+
 // Arrive when all copies that this thread has begun are there.
 __device__ __forceinline__ void turn_arrive_copied(u32 at) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(at) : "memory");
