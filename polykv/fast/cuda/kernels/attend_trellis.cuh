@@ -7,9 +7,9 @@
 // byte a cell in the order in which the lanes that need them read them.
 //
 // Two values depend on 6 + 2 BITS bits in a row: a table of 10 of them has both. Of 2 bits that is all, and an entry is
-// (a, 0, b, 0), which is multiplied as it is: products are cheap. Of 3 bits the first and the last are missing; the first
-// is one of the first value's state alone, the last one of the second's, so an entry is (a0, b0, a1, b1), and a selection of
-// the bytes of two entries makes four levels.
+// (a, 0, b, 0): two of them fit into each other. Of 3 bits the first and the last are missing; the first is one of the first
+// value's state alone, the last one of the second's, so an entry is (a0, b0, a1, b1), and a selection of the bytes of two
+// entries makes four levels.
 //
 // The integer pipe is what this waits for first, so numbers of entries are moved to where an address has them by pipes that multiply:
 // products of halves, which also add the lane's copy (`halves_times`), or floats (`scaled`).
@@ -88,8 +88,8 @@ template <int BITS, int WIDTH, int RUNS> struct Trellis : Turbo<BITS, WIDTH> {
     template <int AT> __device__ __forceinline__ u32 entry_low(u32 x) const { return entry(halves_times(x, 1 << (LOW - AT), copy)); }
     template <int AT> __device__ __forceinline__ u32 entry_high(u32 x) const { return entry(halves_times(x, 256 << (LOW - AT), copy)); }
 
-    // Levels of an octet of a run. Of 3 bits as bytes: of values 0, 1, 6, 7; 5, 3, 4, 2. Of the last octet of 12 dims there is but
-    // the first half.
+    // Levels of an octet of a run: of 3 bits four to a word, of values 0, 1, 6, 7; 5, 3, 4, 2; of 2 bits an entry to a word. Of the
+    // last octet of 12 dims there is but the first half.
     __device__ __forceinline__ void octet(int run, int s, u32 (&w)[WORDS]) const {
         const bool whole = 8 * s + 4 < COUNT;
         if constexpr (BITS == 3) {
@@ -128,8 +128,8 @@ template <int BITS, int WIDTH> struct TrellisKeys : Trellis<BITS, WIDTH, 4> {
     __device__ __forceinline__ void group(int n, u32 (&b)[1][2]) const {
         u32 w[WORDS];
         this->octet(n % 4, n / 4, w);
-#pragma unroll
-        for (int i = 0; i < 2; i++) b[0][i] = BITS == 3 ? w[i] : between(w[2 * i], w[WORDS - 3 + 2 * i]);
+        if constexpr (BITS == 3) b[0][0] = w[0], b[0][1] = w[1];
+        else b[0][0] = between(w[0], w[1]), b[0][1] = between(w[2], w[3]);
     }
 };
 
@@ -167,7 +167,8 @@ template <int BITS, int WIDTH> struct TrellisValues : Trellis<BITS, WIDTH, 8> {
             this->octet(2 * j + 1, s, b);
 #pragma unroll
             for (int n = 0; n < 4; n++)
-                to[n][j] = BITS == 3 ? pick(a[n / 2], b[n / 2], n % 2 ? 0x7362 : 0x5140) : between(a[n % WORDS], b[n % WORDS]);
+                if constexpr (BITS == 3) to[n][j] = pick(a[n / 2], b[n / 2], n % 2 ? 0x7362 : 0x5140);
+                else to[n][j] = between(a[n], b[n]);
         }
     }
 };

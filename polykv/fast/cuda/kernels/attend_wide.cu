@@ -27,7 +27,7 @@ using Sums = Values<ATT_V, ATT_WIDTH, InShared>;
 // weights are there, and have been read, in each place; scores have been read.
 constexpr int SCORES_AT = ATT_SLICES * ATT_STAGES * (K_STAGE + V_STAGE), WEIGHTS_AT = SCORES_AT + ATT_SLICES * PIECES * 512;
 constexpr int REFERENCES_AT = WEIGHTS_AT + PLACES * PIECES * 512, SUMS_AT = REFERENCES_AT + PLACES * QUERIES * 4;
-constexpr int FULL_AT = SUMS_AT + ATT_SLICES * ATT_SETS * InShared<VCodes::PAIRS>::BYTES, EMPTY_AT = FULL_AT + 8 * PLACES, READ_AT = EMPTY_AT + 8 * PLACES;
+constexpr int FULL_AT = SUMS_AT + ATT_SLICES * ATT_SETS * InShared<VCodes::PAIRS>::BYTES;
 
 // The turns of an item. The block of the one after those on their way is read a turn before it is needed.
 struct Turns {
@@ -94,9 +94,7 @@ attend_wide(const float* q, const Item* __restrict__ items, const int* __restric
     const long long mine = (long long)(blockIdx.x * gridDim.y + kv) * QUERIES;
     Turns turns(blocks, item, shift);
     const int n = turns.n;
-    const u32 full = shared_address(memory) + FULL_AT, empty = shared_address(memory) + EMPTY_AT, read = shared_address(memory) + READ_AT;
-    // odd: of the times that all places have been taken.
-    u32 place = 0, odd = 0;
+    const u32 full = shared_address(memory) + FULL_AT, empty = full + 8 * PLACES, read = empty + 8 * PLACES;
     if (threadIdx.x <= 2 * PLACES) turn_init(full + 8 * threadIdx.x, ATT_SLICES * WARP_ARRIVALS);
     __syncthreads();
 
@@ -169,11 +167,11 @@ attend_wide(const float* q, const Item* __restrict__ items, const int* __restric
                 for (int j = 0; j < 4; j++)
                     if (!sees(item, TURN * i + TILE * h + 8 * j + row, where, window, seen_from)) x[j] = BELOW_ALL;
             const float4 p = weights.of(x);
-            turn_wait(empty + 8 * place, odd ^ 1);
+            const u32 place = i % PLACES;
+            turn_wait(empty + 8 * place, i / PLACES & 1);
             quads(memory, WEIGHTS_AT)[place * PIECES * 32 + own] = p;
             if (lane < 2) reinterpret_cast<float*>(quads(memory, REFERENCES_AT))[place * QUERIES + query] = weights.reference;
             turn_arrive_warp(full + 8 * place, lane);
-            place = (place + 1) % PLACES, odd ^= place == 0;
         }
         const float total = sum_of_query(weights.total);
         if (lane < 2 && query < item.rows * item.heads) part_ml[mine + query] = make_float2(weights.reference, total);
@@ -194,13 +192,17 @@ attend_wide(const float* q, const Item* __restrict__ items, const int* __restric
             sums[m].clear(), reference[m] = NOTHING;
         }
         const u32 of_weights = shared_address(memory) + WEIGHTS_AT + 16 * lane, of_references = shared_address(memory) + REFERENCES_AT + 4 * t;
+        // All places are empty. (Not unrolled: sm_100 would run out of registers behind it.)
+#pragma unroll 1
+        for (int b = 0; b < PLACES; b++) turn_arrive_warp(empty + 8 * b, lane);
         for (int i = 0; i < n; i++) {
             copies_but<0>();
             __syncwarp();
             send(other);
             const u32 worth = at + VCodes::CODES;
 
-            turn_wait(full + 8 * place, odd);
+            const u32 place = i % PLACES;
+            turn_wait(full + 8 * place, i / PLACES & 1);
             float p[ATT_TILES][ATT_SETS][4], w[ATT_TILES][ATT_SETS][4], now[ATT_SETS], most[ATT_SETS];
             const u32 from = of_weights + place * (PIECES * 512);
 #pragma unroll
@@ -212,7 +214,6 @@ attend_wide(const float* q, const Item* __restrict__ items, const int* __restric
 #pragma unroll
             for (int m = 0; m < ATT_SETS; m++) now[m] = __uint_as_float(shared4(of_references + place * (4 * QUERIES) + 16 * m));
             turn_arrive_warp(empty + 8 * place, lane);
-            place = (place + 1) % PLACES, odd ^= place == 0;
             bool moved = false;
 #pragma unroll
             for (int m = 0; m < ATT_SETS; m++) {
