@@ -4,7 +4,8 @@
     python benchmarks/gpu_sanitize.py --tool racecheck --seconds 600 tests/cuda/test_cuda_equivalence.py -k "not sample"
     python benchmarks/gpu_sanitize.py --tool none                              # the tests alone
 
-racecheck is shown kernels in which every lane of a warp arrives at a barrier in shared memory, not one for all (turns.cuh).
+racecheck is shown kernels in which every lane of a warp arrives at a barrier in shared memory, not one for all of them
+(turns.cuh).
 
 Needs a GPU, and compute-sanitizer on the path. Says how many tests came out how, what the tool found, by kernel, and
 the first tests of each process that failed: after a kernel has crashed all others fail too. Exit code 1 if there was

@@ -206,9 +206,12 @@ static void mma_s8_64_of_two(int (&c)[4], unsigned a0, unsigned a1, const unsign
     const int g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
     for (int i = 0; i < 4; ++i)
         for (int two = 0; two < 16; ++two) {
-            const Given left = taken<Given>(all, 4 * g + two % 8 / 2), right = taken<Given>(all, 4 * (2 * q + i % 2) + two % 4);
-            for (int k = 0; k < 2; ++k)
-                c[i] += (signed char)(left.a[two / 8] >> 16 * (two % 2) + 8 * k) * (signed char)(right.b[two / 4] >> 16 * (i / 2) + 8 * k);
+            const Given left = taken<Given>(all, 4 * g + two % 8 / 2);
+            const Given right = taken<Given>(all, 4 * (2 * q + i % 2) + two % 4);
+            for (int k = 0; k < 2; ++k) {
+                const unsigned weight = left.a[two / 8] >> 16 * (two % 2) + 8 * k;
+                c[i] += (signed char)weight * (signed char)(right.b[two / 4] >> 16 * (i / 2) + 8 * k);
+            }
         }
 }
 static void keep_in_register(int&) {}

@@ -69,8 +69,8 @@ class Config:
         stage += mean_bytes(self.width) if self.centered else 0
         queries, units = QUERIES * self.sets, self.tiles * self.sets * 512
         if self.apart:
-            sums = self.slices * self.sets * self.width * 16
-            return self.slices * (self.stages * stage + units) + PLACES * (units + 4 * queries) + sums + 8 * (2 * PLACES + 1)
+            sums, barriers = self.slices * self.sets * self.width * 16, 8 * (2 * PLACES + 1)
+            return self.slices * (self.stages * stage + units) + PLACES * (units + 4 * queries) + sums + barriers
         exchange = 2 * self.warps * units if self.slices > 1 else 0
         results = self.teams * queries * (self.width * self.slices + 8) * 4 + self.warps * queries * 8
         tables = (self.k.path + self.v.path - self.one_table) * ENTRIES * 4 * self.copies

@@ -23,7 +23,7 @@ from polykv.fast.kernel_store import folder, read, write
 # No fast math. No contraction either: where a product and a sum are to be rounded once the source says fmaf(), so its
 # results are those of its text, on every architecture and for every compiler (tests run device functions on the CPU).
 # Denormal float32 numbers are taken, and given, as zero: nothing may rest on them.
-OPTIONS = ("--std=c++17", "--fmad=false", "-ftz=true")
+OPTIONS: tuple[str, ...] = ("--std=c++17", "--fmad=false", "-ftz=true")
 
 Told = Callable[[], None]
 
